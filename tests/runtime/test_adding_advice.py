@@ -6,15 +6,15 @@ import pytest
 
 from interlock.process.stderr_summary import words_of
 from interlock.runtime.drivers.add.advice import advice
-from interlock.runtime.drivers.add.trial import Stood
+from interlock.runtime.drivers.add.trial import TrialResult
 from interlock.runtime.drivers.install.outcome import Installed, Locked
 from interlock.runtime.drivers.interfaces import DriverState
 
 INSTALLED = Installed(command=("x",), version=None, lock=Locked(asked="", method="pip"))
 
 
-def stood(reason: str = "", words: tuple[str, ...] = (), **more: Any) -> Stood:
-    return Stood(state=DriverState.UNAVAILABLE, code=None, reason=reason, problems=(), last_words=words, **more)
+def stood(reason: str = "", words: tuple[str, ...] = (), **more: Any) -> TrialResult:
+    return TrialResult(state=DriverState.UNAVAILABLE, code=None, reason=reason, problems=(), last_words=words, **more)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from interlock.runtime.drivers.add.shipped import Taken, with_shipped
+from interlock.runtime.drivers.add.shipped import ShippedTemplate, with_shipped
 
 DATA = Path("/srv/node")
 MEMORY = "@modelcontextprotocol/server-memory"
 
 
-def taken(kind: str, package: str, args: tuple[str, ...] = (), **more: Any) -> Taken | None:
+def taken(kind: str, package: str, args: tuple[str, ...] = (), **more: Any) -> ShippedTemplate | None:
     server = {"kind": kind, "package": package, "env": more.pop("env", {}), "args": list(args)}
     data = {"name": "Mine", "id": "mine-mcp", "description": "Mine.", "version": "1.0.0", "kind": "mcp"}
     block = {"network": {"egress": []}, **more}

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from driver_workspace import Workspace, driver
 
-from interlock.runtime.drivers.workspace.tamper_check import Seal
+from interlock.runtime.drivers.workspace.tamper_check import TamperCheck
 
 
-def sealed(workspace: Workspace) -> Seal:
+def sealed(workspace: Workspace) -> TamperCheck:
     one = workspace.one()
-    return Seal(one.root, one.folder, one.files)
+    return TamperCheck(one.root, one.folder, one.files)
 
 
 @pytest.mark.req("AIP-security-13")

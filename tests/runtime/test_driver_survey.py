@@ -12,7 +12,7 @@ from driver_workspace import MACHINE, Workspace, binding, codes, contract, drive
 from interlock.protocol.drivers.files.runner_block import RunnerLimits, runner_limits
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.workspace.folder import Folder, read_folder
-from interlock.runtime.drivers.workspace.scan import Found, look
+from interlock.runtime.drivers.workspace.scan import FoundFolder, look
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Remembered
 
@@ -677,7 +677,7 @@ def test_what_did_not_change_is_not_read_again(workspace: Workspace, monkeypatch
     before = workspace.declared()
     read: list[Path] = []
 
-    def watched(found: Found) -> Folder:
+    def watched(found: FoundFolder) -> Folder:
         read.append(found.path)
         return read_folder(found)
 

@@ -12,14 +12,14 @@ from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.interop.clients import BY_NAME
 from interlock.protocol.interop.convert.draft import Wishes
 from interlock.protocol.interop.convert.inventory_text import PENDING
-from interlock.runtime.drivers.add.add import Added, NotAdded
-from interlock.runtime.drivers.add.trial import Stood
+from interlock.runtime.drivers.add.add import AddResult, NotAdded
+from interlock.runtime.drivers.add.trial import TrialResult
 from interlock.runtime.drivers.install.outcome import Installed, Locked
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 from interlock.runtime.drivers.workspace.imported_folder import WorkspaceUnusable
 from interlock.runtime.interop.client_discovery import Machine, read_source
-from interlock.runtime.interop.importer import Importing, Report, carry_out, collect_sources, plan
+from interlock.runtime.interop.importer import ImportRequest, Report, carry_out, collect_sources, plan
 from interlock.runtime.interop.probe_drafts import connect
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
@@ -43,7 +43,7 @@ class Desk:
         scope: Any = asked.pop("scope", "global")
         files = [read_source(BY_NAME[each], self.folder / f"{each}.json", scope) for each in clients or ("cursor",)]
         machine = Machine(system="linux", home=self.folder, project=self.workspace, env={})
-        importing = Importing(machine=machine, workspace=self.workspace, **asked)
+        importing = ImportRequest(machine=machine, workspace=self.workspace, **asked)
 
         def keep(slug: str, value: str) -> Any:
             before = self.store.setdefault(slug, value)
@@ -305,13 +305,15 @@ async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk:
         told.append(driver.command)
         return bool(driver.id != "no-mcp")
 
-    async def finish(folder: Path) -> Added:
+    async def finish(folder: Path) -> AddResult:
         assert len(told) > len(asked)
         asked.append(folder.name)
         if folder.name == "away-mcp":
             raise NotAdded("unavailable", "it does not answer")
-        stood = Stood(state=DriverState.READY, code=None, reason=None, problems=())
-        return Added(folder=folder, key=f"{folder.name}@1", files=("DRIVER.md",), stood=stood, sandbox={}, problems=())
+        stood = TrialResult(state=DriverState.READY, code=None, reason=None, problems=())
+        return AddResult(
+            folder=folder, key=f"{folder.name}@1", files=("DRIVER.md",), stood=stood, sandbox={}, problems=()
+        )
 
     done = await connect(report.drivers, desk.workspace, finish, agreed)
     assert told == [("npx", "a"), ("npx", "b"), ("https://a.example",)]

@@ -16,7 +16,7 @@ BACKUP: Final = ".interlock-backup"
 OWNER_ONLY: Final = 0o600
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
+class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     changed: bool
     backup: Path | None = None
@@ -28,7 +28,7 @@ def client_file(client: Client, machine: Machine) -> Path:
     return next((path for path in own if path.exists()), own[0])
 
 
-def put_entry(path: Path, client: Client, name: str, entry: dict[str, object]) -> Written:
+def put_entry(path: Path, client: Client, name: str, entry: dict[str, object]) -> WriteResult:
     """Raises CannotEdit. A file that is a link stays one; what it leads to is written."""
     data = read_bounded(path, BYTES_MAX)
     if isinstance(data, str):
@@ -40,7 +40,7 @@ def put_entry(path: Path, client: Client, name: str, entry: dict[str, object]) -
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     edited = mark + with_entry(text.removeprefix("\ufeff"), client, name, entry)
     if edited == text:
-        return Written(path=path, changed=False)
+        return WriteResult(path=path, changed=False)
     try:
         target = path.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def put_entry(path: Path, client: Client, name: str, entry: dict[str, object]) -
         write_whole(target, edited.encode(), None if data is not None else OWNER_ONLY)
     except OSError as error:
         raise CannotEdit(f"it cannot be written ({error.strerror})") from None
-    return Written(path=path, changed=True, backup=backup)
+    return WriteResult(path=path, changed=True, backup=backup)
 
 
 def _free(path: Path) -> Path:

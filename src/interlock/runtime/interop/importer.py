@@ -65,7 +65,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[Skipped, ...] = ()
 
 
-class Importing(msgspec.Struct, frozen=True, kw_only=True):
+class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for, and where."""
 
     machine: Machine
@@ -115,7 +115,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], asked: Importing) -> Batch:
+def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], asked: ImportRequest) -> Batch:
     around = Surroundings(
         home=str(asked.machine.home),
         workspace=str(asked.machine.project),
@@ -135,13 +135,13 @@ def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], asked: Importi
     )
 
 
-def carry_out(found: Batch, asked: Importing, keep: Keep | None) -> Report:
+def carry_out(found: Batch, asked: ImportRequest, keep: Keep | None) -> Report:
     """`keep` stores a secret unless there is another value; None: nothing is stored or written, only told."""
     folders = read_folders(asked.workspace)
     drivers = []
     for planned in found.planned:
         folder = folders.get(planned.draft.id)
-        work = _Work(planned, folder, asked.workspace / DRIVERS / planned.draft.id)
+        work = _DriverImport(planned, folder, asked.workspace / DRIVERS / planned.draft.id)
         secrets = _secrets(planned, keep) if not planned.alike else ()
         if keep is not None:
             write_files(asked.workspace, work.files)
@@ -149,7 +149,7 @@ def carry_out(found: Batch, asked: Importing, keep: Keep | None) -> Report:
     return Report(drivers=tuple(drivers), skipped=found.skipped)
 
 
-class _Work:
+class _DriverImport:
     """What one driver needs written."""
 
     def __init__(self, planned: Planned, folder: Folder | None, path: Path) -> None:

@@ -22,7 +22,7 @@ BUNDLES: Final = frozenset({".mcpb", ".dxt"})
 _FORMS: Final[dict[str, Format]] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 
 
-class NotKnown(Exception):
+class UnknownFormat(Exception):
     """The file can be read, and nothing in it says whose it is."""
 
 
@@ -73,7 +73,7 @@ def _describe(source: SourceFile, data: bytes) -> SourceFile | Client:
     for key, name in _KEYS.items():
         if key in keys and BY_NAME[name].form == form:
             return BY_NAME[name]
-    raise NotKnown(f"{source.path.name} does not say whose it is")
+    raise UnknownFormat(f"{source.path.name} does not say whose it is")
 
 
 _KEYS: Final = {

@@ -10,14 +10,14 @@ from typing import Literal
 
 import msgspec
 
-from interlock.runtime.drivers.add.add import Added, NotAdded
+from interlock.runtime.drivers.add.add import AddResult, NotAdded
 from interlock.runtime.interop.importer import DriverReport
 
-Finish = Callable[[Path], Awaitable[Added]]  # of a draft's folder; raises NotAdded
+Finish = Callable[[Path], Awaitable[AddResult]]  # of a draft's folder; raises NotAdded
 Agreed = Callable[[DriverReport], bool]
 
 
-class Connected(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: Literal["ready", "declined", "failed"]
     key: str | None = None
@@ -25,16 +25,16 @@ class Connected(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
 
 
-async def connect(drafts: Sequence[DriverReport], workspace: Path, finish: Finish, agreed: Agreed) -> list[Connected]:
+async def connect(drafts: Sequence[DriverReport], workspace: Path, finish: Finish, agreed: Agreed) -> list[ProbeResult]:
     done = []
     for each in drafts:
         if not agreed(each):
-            done.append(Connected(id=each.id, state="declined"))
+            done.append(ProbeResult(id=each.id, state="declined"))
             continue
         try:
             added = await finish(workspace / ".drivers" / each.id)
         except NotAdded as failed:
-            done.append(Connected(id=each.id, state="failed", reason=failed.message))
+            done.append(ProbeResult(id=each.id, state="failed", reason=failed.message))
             continue
-        done.append(Connected(id=each.id, state="ready", key=added.key, files=added.files))
+        done.append(ProbeResult(id=each.id, state="ready", key=added.key, files=added.files))
     return done

@@ -17,7 +17,7 @@ from interlock.protocol.drivers.files.frontmatter import read_frontmatter
 from interlock.protocol.drivers.files.inventory import SECRETS_FILE, default_slug
 from interlock.protocol.interop.convert.inventory_text import secrets_text
 from interlock.protocol.interop.convert.secret_extraction import extract_secrets
-from interlock.runtime.drivers.workspace.folder import Unreadable, read_file
+from interlock.runtime.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.runtime.drivers.workspace.scan import look
 from interlock.runtime.interop.frontmatter_edit import with_fields, with_secrets
 
@@ -80,7 +80,7 @@ def _folder(plan: Plan, wanted: str) -> Path:
     for path in found:
         try:
             front = read_frontmatter(read_file(path / DRIVER_FILE)[0], "").value
-        except Unreadable:
+        except FolderUnreadable:
             continue
         if front is not None and front.data.get("id") == wanted:
             return path
@@ -99,7 +99,7 @@ def _taken_names(inventory: str) -> list[str]:
 def _read(path: Path) -> str:
     try:
         return read_file(path)[0].decode("utf-8")
-    except (Unreadable, UnicodeDecodeError) as fault:
+    except (FolderUnreadable, UnicodeDecodeError) as fault:
         raise NotAdopted(f"{path} cannot be read: {fault}", "interlock check shows what is wrong with it") from None
 
 

@@ -24,12 +24,12 @@ from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.model import Problem, Remote
 from interlock.protocol.interop.convert.inventory_text import PENDING
 from interlock.runtime.drivers.add.advice import advice
-from interlock.runtime.drivers.add.trial import Bench, Say, Stood
+from interlock.runtime.drivers.add.trial import Say, TrialResult, TrialRunner
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.host_facts import this_machine
-from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS, Found, Root, look, mark_of
+from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS, FoundFolder, Root, look, mark_of
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Memory
 
@@ -56,16 +56,16 @@ class NotAdded(Exception):
         self.problems = tuple(problems)
 
 
-class Added(msgspec.Struct, frozen=True, kw_only=True):
+class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     key: str
     files: tuple[str, ...]  # that were written; none where everything stood already
-    stood: Stood
+    stood: TrialResult
     sandbox: Mapping[str, Any]
     problems: tuple[Problem, ...]  # warnings and notes
 
 
-async def survey(bench: Bench, data: Mapping[str, Any], files: Mapping[str, str], say: Say) -> Stood:
+async def survey(bench: TrialRunner, data: Mapping[str, Any], files: Mapping[str, str], say: Say) -> TrialResult:
     """What the server of a driver without contracts offers. `data`: its frontmatter; `files`: others of its folder.
     Raises NotAdded where the server does not come up."""
     texts = {
@@ -74,7 +74,7 @@ async def survey(bench: Bench, data: Mapping[str, Any], files: Mapping[str, str]
         f"{PENDING['tool']}/{TOOL_FILE}": _PENDING_CONTRACT,
     }
     with _staging_folder(bench.plan, str(data["id"]), texts) as folder:
-        declared = await declared_in(bench, folder)
+        declared = await read_declaration(bench, folder)
         if declared.driver is None or declared.state is not None:
             raise _unusable(declared)
         bare = msgspec.structs.replace(declared.driver, implements=())
@@ -84,7 +84,9 @@ async def survey(bench: Bench, data: Mapping[str, Any], files: Mapping[str, str]
     return stood
 
 
-async def add(bench: Bench, identifier: str, files: Mapping[str, str], say: Say, *, replaces: bool = False) -> Added:
+async def add(
+    bench: TrialRunner, identifier: str, files: Mapping[str, str], say: Say, *, replaces: bool = False
+) -> AddResult:
     """`files`: all of the driver's own, by path in its folder. Raises NotAdded, OSError."""
     target = bench.plan.workspace / DRIVERS / identifier
     written = _differing_files(target, files)
@@ -95,7 +97,7 @@ async def add(bench: Bench, identifier: str, files: Mapping[str, str], say: Say,
             "add --replace writes it anew, --as ID makes another",
         )
     with _staging_folder(bench.plan, identifier, files, over=target) as folder:
-        declared = await declared_in(bench, folder)
+        declared = await read_declaration(bench, folder)
         if declared.driver is None or declared.state is not None:
             raise _unusable(declared)
         say("registering it")
@@ -112,10 +114,12 @@ async def add(bench: Bench, identifier: str, files: Mapping[str, str], say: Say,
         if written or (target / DRAFT_FILE).exists():
             _move(folder, target)
     moved = tuple(_at(target, folder, each) for each in problems)
-    return Added(folder=target, key=declared.key, files=tuple(written), stood=stood, sandbox=sandbox, problems=moved)
+    return AddResult(
+        folder=target, key=declared.key, files=tuple(written), stood=stood, sandbox=sandbox, problems=moved
+    )
 
 
-async def declared_in(bench: Bench, folder: Path) -> Declared:
+async def read_declaration(bench: TrialRunner, folder: Path) -> Declared:
     """A folder outside of any root, looked at as if it stood in the workspace's."""
     memory = Memory(bench.store.kv, bench.clock)
     await memory.open()
@@ -123,7 +127,7 @@ async def declared_in(bench: Bench, folder: Path) -> Declared:
 
     def declared() -> Declared:
         root = Root(kind="workspace", rank=0, path=folder.parent)
-        sight = look(plan, staged=Found(root=root, path=folder, mark=mark_of(folder)))
+        sight = look(plan, staged=FoundFolder(root=root, path=folder, mark=mark_of(folder)))
         surveyed = Surveyor(plan, this_machine(plan.data / "packages")).survey(sight, memory.all)
         return next(each for each in surveyed.drivers if each.folder == folder)
 
@@ -156,7 +160,7 @@ def known_contracts(plan: Plan, identifier: str) -> dict[str, Known]:
     return known
 
 
-def sandbox_of(plan: Plan, declared: Declared, stood: Stood) -> dict[str, Any]:
+def sandbox_of(plan: Plan, declared: Declared, stood: TrialResult) -> dict[str, Any]:
     """What the server will be able to touch, as a person reads it."""
     driver, installed = declared.driver, stood.installed
     if driver is None or installed is None:
@@ -255,7 +259,7 @@ def _unusable(declared: Declared) -> NotAdded:
     )
 
 
-def _away(stood: Stood, data: Mapping[str, Any]) -> NotAdded:
+def _away(stood: TrialResult, data: Mapping[str, Any]) -> NotAdded:
     beside = [each for entry in data.get("install", ()) for each in entry.get("with", ())]
     hint = advice(stood, data["server"], beside)
     if stood.installed is None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from interlock.runtime.drivers.add.trial import Stood
+from interlock.runtime.drivers.add.trial import TrialResult
 from interlock.runtime.drivers.interfaces import DriverState
 
 NOTHING: Final = "nothing was written"
@@ -43,7 +43,7 @@ _READ_ONLY: Final = re.compile(
 )
 
 
-def advice(stood: Stood, server: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
+def advice(stood: TrialResult, server: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
     """`server`: the block of the driver that did not come up; `beside`: what was installed with it."""
     if stood.installed is None:
         return f"{_of_install(stood.reason or '', str(server.get('kind')))}; {NOTHING}"

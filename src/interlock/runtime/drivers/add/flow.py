@@ -14,14 +14,14 @@ from interlock.protocol.ax.capability import ToolClass
 from interlock.protocol.drivers.authoring.proposal import Composed, Proposal, compose, propose
 from interlock.protocol.drivers.files.inventory import SECRETS_FILE
 from interlock.protocol.drivers.model import Problem
-from interlock.runtime.drivers.add.add import Added, NotAdded, add, known_contracts, survey
-from interlock.runtime.drivers.add.trial import Bench, Say
+from interlock.runtime.drivers.add.add import AddResult, NotAdded, add, known_contracts, survey
+from interlock.runtime.drivers.add.trial import Say, TrialRunner
 from interlock.runtime.drivers.workspace.imported_folder import read_folder
 
 Agree = Callable[[tuple[Proposal, ...]], tuple[Proposal, ...]]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A driver to be made. `data`: its frontmatter, without implements; `files`: others of its folder."""
 
     data: Mapping[str, Any]
@@ -36,25 +36,25 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.data["id"])
 
 
-class Wrapped(msgspec.Struct, frozen=True, kw_only=True):
-    added: Added
+class WrapResult(msgspec.Struct, frozen=True, kw_only=True):
+    added: AddResult
     composed: Composed
     proposals: tuple[Proposal, ...]
 
 
-def wanted_of_draft(path: Path) -> Wanted:
+def request_of_draft(path: Path) -> DriverRequest:
     """What a draft in this folder says. Raises NotAdded."""
     folder = read_folder(path)
     if not folder.data:
         raise NotAdded("bad_draft", f"{path} cannot be read", "interlock import writes it anew")
-    return Wanted(
+    return DriverRequest(
         data={key: value for key, value in folder.data.items() if key != "implements"},
         files={SECRETS_FILE: folder.secrets_text} if folder.secrets_text else {},
         hints=folder.record.hints if folder.record is not None else {},
     )
 
 
-async def wrap(bench: Bench, wanted: Wanted, agree: Agree, say: Say) -> Wrapped:
+async def wrap(bench: TrialRunner, wanted: DriverRequest, agree: Agree, say: Say) -> WrapResult:
     """Raises NotAdded, StoreError, OSError, and whatever `agree` raises; then nothing was written."""
     stood = await survey(bench, wanted.data, wanted.files, say)
     data = dict(wanted.data)
@@ -78,10 +78,10 @@ async def wrap(bench: Bench, wanted: Wanted, agree: Agree, say: Say) -> Wrapped:
         raise NotAdded(composed[0].code, composed[0].message, composed[0].hint, composed)
     files = {**wanted.files, **composed.files}
     added = await add(bench, wanted.id, files, say, replaces=wanted.replaces)
-    return Wrapped(added=added, composed=composed, proposals=proposals)
+    return WrapResult(added=added, composed=composed, proposals=proposals)
 
 
-def _choose_contracts(wanted: Wanted, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, str | None] | None:
+def _choose_contracts(wanted: DriverRequest, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, str | None] | None:
     if wanted.tools is not None or not wanted.hints:
         return wanted.tools
     only, without = wanted.hints.get("only_tools"), wanted.hints.get("without_tools", ())

@@ -21,7 +21,7 @@ from interlock.runtime.drivers.provider.server_plan import HOMES
 _TEMPLATE: Final = "/workspace"
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """`data`: the frontmatter with what was added; `what`: its parts in words, none where nothing was lacking."""
 
     data: Mapping[str, Any]
@@ -29,7 +29,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     what: tuple[str, ...]
 
 
-def with_shipped(data: Mapping[str, Any], node_data: Path) -> Taken | None:
+def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | None:
     """None where no driver ships for the package. Present in `data` is what the person said: install, sandbox.exec, and
     hosts in network.egress are left as they are."""
     asked = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), DRIVER_FILE).value
@@ -59,7 +59,7 @@ def with_shipped(data: Mapping[str, Any], node_data: Path) -> Taken | None:
     if hosts and not data.get("network", {}).get("egress"):
         made["network"] = {**data.get("network", {}), "egress": list(hosts)}
         what.append(f"it may reach {', '.join('any host' if host == '*' else host for host in hosts)}")
-    return Taken(data=made, shipped=shipped.id, what=tuple(what))
+    return ShippedTemplate(data=made, shipped=shipped.id, what=tuple(what))
 
 
 def _for(asked: Driver) -> Driver | None:

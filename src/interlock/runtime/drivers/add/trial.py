@@ -26,7 +26,7 @@ from interlock.runtime.calls.caller import Asking
 from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.provider.factory import Providing
+from interlock.runtime.drivers.provider.factory import ProviderFactory
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectorParts
@@ -42,7 +42,7 @@ LAST_WORDS: Final = 8  # lines of stderr that say something
 Say = Callable[[str], None]
 
 
-class Stood(msgspec.Struct, frozen=True, kw_only=True):
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a driver stood when it was looked at. `tools`: what its server listed, decoded; empty unless it came up."""
 
     state: DriverState
@@ -61,7 +61,7 @@ class Stood(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in (DriverState.READY, DriverState.PARTIAL, DriverState.REJECTED) and self.facts is not None
 
 
-class Bench:
+class TrialRunner:
     """Runs trials of drivers; used with `async with`. What their servers say goes to no client."""
 
     def __init__(self, plan: Plan, *, anew: bool = False) -> None:
@@ -111,7 +111,7 @@ class Bench:
         )
         # Whatever was found earlier, it is looked at now.
         eager = msgspec.structs.replace(plan, drivers=msgspec.structs.replace(plan.drivers, registration="eager"))
-        self._make = Providing(
+        self._make = ProviderFactory(
             kv=self.store.kv,
             clock=self.clock,
             recorder=self._recorder,
@@ -127,7 +127,7 @@ class Bench:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def stand(self, declared: Declared, say: Say) -> Stood:
+    async def stand(self, declared: Declared, say: Say) -> TrialResult:
         """`say` is told of each step of installing and starting. One attempt is made."""
         driver = declared.driver
         assert driver is not None  # noqa: S101  (only a driver that was read is stood up)
@@ -146,7 +146,7 @@ class Bench:
         try:
             await provider.settled.wait()
             keeper = self._keepers.get(driver.key)
-            return Stood(
+            return TrialResult(
                 state=provider.state,
                 code=provider.code,
                 reason=provider.reason,

@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 @functools.lru_cache(maxsize=1024)
-def _resolved(at: int, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None) -> bytes:
+def _resolved_row(at: int, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None) -> bytes:
     head = {
         "at": rfc3339(at),
         "who": who,
@@ -35,9 +35,9 @@ def _resolved(at: int, who: str, via: str, tool: str, workspace: str, row: bytes
     return _encode(head)[:-1] + b"," + row[1:]
 
 
-def resolved(at: float, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None) -> bytes:
+def resolved_row(at: float, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None) -> bytes:
     """The row of a resolution. `row`: an encoded `resolved_row` of the resolver. `code`: why no driver was chosen."""
-    return _resolved(int(at), who, via, tool, workspace, row, code)
+    return _resolved_row(int(at), who, via, tool, workspace, row, code)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -60,7 +60,7 @@ def _frame(
     return _encode(head)[:-1] + b"," + facts[1:-1]
 
 
-def invoked(
+def invoked_row(
     at: float,
     who: str,
     via: str,

@@ -35,7 +35,7 @@ from interlock.protocol.mcp.mrtr import read_input_required
 from interlock.runtime.calls.call import OK, Call, Outcome
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.drivers.contracts import audit_rows as call_records
-from interlock.runtime.drivers.contracts.contract import Decision, Prepared, Served
+from interlock.runtime.drivers.contracts.contract import CompiledContract, Decision, PreparedBinding
 from interlock.runtime.drivers.contracts.leased_call import (
     INTERNAL,
     MESSAGE_CHARS_MAX,
@@ -56,7 +56,7 @@ _PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's
 
 
 class ContractCall(LeasedCall, eq=False, kw_only=True):
-    served: Served
+    served: CompiledContract
     given: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded and as the contract has them
     pinned: str | None = None  # the driver that asked for the round this call answers
     state: Raw | None = None  # ... and what that server wants back
@@ -65,7 +65,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     facts: tuple[bytes, ...] = ()
     at: int = 0
     tries: int = 0  # with the driver it is at
-    prepared: Prepared | None = None
+    prepared: PreparedBinding | None = None
     sent_at: float | None = None  # while it is with a server
     left: bool = False  # some server has had it
 
@@ -97,7 +97,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         services, caller, error = self.services, self.caller, decision.resolution.error
         services.recorder.add_made(
             (
-                call_records.resolved,
+                call_records.resolved_row,
                 services.clock.wall(),
                 caller.principal.name,
                 caller.via,
@@ -130,11 +130,11 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     def _try(self) -> None:
         self.tries += 1
         if self.choices[self.at].check_first:
-            self.begin(self._tried_if_healthy(self.provider))
+            self.begin(self._try_if_healthy(self.provider))
         else:
             self.borrow(self.provider)
 
-    async def _tried_if_healthy(self, provider: Provider) -> None:
+    async def _try_if_healthy(self, provider: Provider) -> None:
         """AIP-30.resolve-2: a failed check that no longer counts is made anew before the driver is used."""
         why = await provider.look()
         if self.done:
@@ -161,7 +161,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
         if hooks is not None and hooks.makes_arguments(prepared.bound):
             context = context_of(self.caller, self.served.workspace)
-            self.begin(self._hooked(hooks, prepared, link, context))
+            self.begin(self._apply_hooks(hooks, prepared, link, context))
             return
         context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
         try:
@@ -171,23 +171,27 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             arguments = INTERNAL
         self._on_arguments(prepared, link, arguments)
 
-    async def _hooked(self, hooks: Hooks, prepared: Prepared, link: ServerLink, context: Mapping[str, str]) -> None:
+    async def _apply_hooks(
+        self, hooks: Hooks, prepared: PreparedBinding, link: ServerLink, context: Mapping[str, str]
+    ) -> None:
         arguments = await hooks.arguments(prepared.bound, self.given, context)
         if not self.done:
             self._on_arguments(prepared, link, arguments)
 
-    def _on_arguments(self, prepared: Prepared, link: ServerLink, arguments: dict[str, Any] | DriverError) -> None:
+    def _on_arguments(
+        self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any] | DriverError
+    ) -> None:
         if isinstance(arguments, DriverError):
             self.fail(arguments)
             return
         named = prepared.uris(self.given, arguments)
         if named:
-            self.begin(self._sent_if_permitted(named, prepared, link, arguments))
+            self.begin(self._send_if_permitted(named, prepared, link, arguments))
         else:
             self._forward(prepared, link, arguments)
 
-    async def _sent_if_permitted(
-        self, uris: list[str], prepared: Prepared, link: ServerLink, arguments: dict[str, Any]
+    async def _send_if_permitted(
+        self, uris: list[str], prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]
     ) -> None:
         denied = await asyncio.to_thread(maybe_denied, uris, link.plan, self.provider.driver)
         if denied is not None and not self.done:
@@ -195,7 +199,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         elif not self.done:
             self._forward(prepared, link, arguments)
 
-    def _forward(self, prepared: Prepared, link: ServerLink, arguments: dict[str, Any]) -> None:
+    def _forward(self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]) -> None:
         self.timeout_s = prepared.timeout_s
         head = prepared.head
         if prepared.mirrored:
@@ -217,14 +221,14 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self._go_on_unsent(error)
 
     def _go_on_unsent(self, error: DriverError) -> None:
-        if self._moves_on():
+        if self._try_next_driver():
             return
         if error.retryable and error.code in UNREACHABLE:
             self._degrade(error)
         else:
             self.fail(error)
 
-    def _moves_on(self) -> bool:
+    def _try_next_driver(self) -> bool:
         """To the next driver, if there is one."""
         if self.at + 1 >= len(self.choices):
             return False
@@ -266,7 +270,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self._on_value(value, response, era, keeps=prepared.keeps_result, result=result)
 
     async def _read_by(
-        self, hooks: Hooks, prepared: Prepared, response: Response, result: dict[str, Any], era: Era
+        self, hooks: Hooks, prepared: PreparedBinding, response: Response, result: dict[str, Any], era: Era
     ) -> None:
         value = await hooks.value(prepared.bound, result)
         if not self.done:
@@ -276,7 +280,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if isinstance(value, DriverError):
             self.fail(value, _blocks(response.result) if value.code == "upstream_error" else ())
             return
-        self._invoked(None)
+        self._record_invocation(None)
         if not keeps:
             self.answer_result(value_result(value), OK)
         elif "structuredContent" in result:
@@ -292,12 +296,12 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         except (KeyError, CodecError):
             code = None
         if code == URL_ELICITATION_REQUIRED:  # not a failure: a page has to be visited first
-            self._invoked("input_required")
+            self._record_invocation("input_required")
             super().on_response(response, era)
             return
         passing = code == INTERNAL_ERROR or code in _PASSING_CODES
         said = maybe_string(members.get("message")) or "unknown"
-        self._failed_there(
+        self._on_server_error(
             DriverError(
                 code="upstream_error",
                 message=said[:MESSAGE_CHARS_MAX],
@@ -324,7 +328,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         ):
             self.fail(_UNANSWERABLE)
             return
-        self._invoked("input_required")
+        self._record_invocation("input_required")
         result = round_state.seal(response.result, self.provider.driver.key)
         super().on_response(Response(response.id, result, response.error), era)
 
@@ -332,7 +336,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if self.done:
             return
         if self.sent_at is None or outcome in (Outcome.TIMEOUT, Outcome.CANCELLED):
-            self._invoked(outcome.value)
+            self._record_invocation(outcome.value)
             super().on_failed(fault, outcome)
             return
         data = fault.data or {}
@@ -344,19 +348,19 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(_AUTH_FAILED)
         elif outcome is Outcome.ERROR:
             asked = data.get("reason") in ("input_required", "input_refused")
-            self._failed_there(_UNANSWERABLE if asked else _MALFORMED)
-        elif not self._goes_on(sent=sent):
+            self._on_server_error(_UNANSWERABLE if asked else _MALFORMED)
+        elif not self._retry(sent=sent):
             self._lose(fault, outcome)
 
-    def _failed_there(self, error: DriverError) -> None:
-        if not error.retryable or not self._goes_on(sent=True):
+    def _on_server_error(self, error: DriverError) -> None:
+        if not error.retryable or not self._retry(sent=True):
             self.fail(error)
 
-    def _goes_on(self, *, sent: bool) -> bool:
+    def _retry(self, *, sent: bool) -> bool:
         """Again with the same driver as its retry says, or with the next, where nothing can happen twice."""
         if sent and (self.approved or not self.served.contract.idempotent):
             return False
-        self._invoked("upstream_error")
+        self._record_invocation("upstream_error")
         self.give_back()
         retry = self.prepared.retry if self.prepared is not None else None
         if retry is not None and self.tries < retry.max_attempts:
@@ -366,7 +370,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             if self.services.clock.now() + delay_s < self.deadline:
                 asyncio.get_running_loop().call_later(delay_s, self._try_again)
                 return True
-        return self._moves_on()
+        return self._try_next_driver()
 
     def _try_again(self) -> None:
         if not self.done:
@@ -374,7 +378,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
 
     def cancel(self, reason: str) -> None:
         if not self.done:
-            self._invoked("cancelled")
+            self._record_invocation("cancelled")
         super().cancel(reason)
 
     def on_progress(self, params: dict[str, Raw]) -> None:
@@ -386,8 +390,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     # The end
 
     def fail(self, error: DriverError, content: Sequence[Raw] = ()) -> None:
-        ref = self._noted(error)
-        self._invoked(error.code)
+        ref = self._log_ref(error)
+        self._record_invocation(error.code)
         self.reason = error.code
         if not self.left:
             self.refund()
@@ -396,25 +400,25 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     def _lose(self, fault: Fault, outcome: Outcome) -> None:
         """AIP-transport-13: what is on record under the ref is more than the client is told."""
         detail = fault.detail if isinstance(fault, LostFault) else fault.message
-        ref = self._noted(DriverError(code="upstream_error", message=detail))
-        self._invoked("upstream_error")
+        ref = self._log_ref(DriverError(code="upstream_error", message=detail))
+        self._record_invocation("upstream_error")
         data = {**(fault.data or {}), "ref": ref}
         super().on_failed(Fault(fault.code, fault.message, data), outcome)
 
     def _degrade(self, error: DriverError) -> None:
-        super().on_failed(unreachable(self._noted(error)), Outcome.LOST)
+        super().on_failed(unreachable(self._log_ref(error)), Outcome.LOST)
 
-    def _noted(self, error: DriverError) -> str:
+    def _log_ref(self, error: DriverError) -> str:
         return self.log_failure(self.choices[self.at].candidate.key if self.choices else "no driver", error)
 
-    def _invoked(self, code: str | None) -> None:
+    def _record_invocation(self, code: str | None) -> None:
         """One row for each time it was with a server."""
         if self.sent_at is None:
             return
         clock, caller = self.services.clock, self.caller
         self.services.recorder.add_made(
             (
-                call_records.invoked,
+                call_records.invoked_row,
                 clock.wall(),
                 caller.principal.name,
                 caller.via,

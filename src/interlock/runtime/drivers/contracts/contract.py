@@ -53,7 +53,7 @@ class Decision(msgspec.Struct, frozen=True):
     facts: tuple[bytes, ...]  # of those that are ranked: what each record of a call by them says
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
     """What each call of one binding needs, made once."""
 
     bound: Any  # protocol.drivers.matching.Bound
@@ -92,7 +92,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys((*ours.uris(given), *theirs.uris(arguments))))
 
 
-class Served:
+class CompiledContract:
     def __init__(
         self,
         offered: Offered,
@@ -110,8 +110,8 @@ class Served:
         self._providers = {provider.driver.key: provider for provider in providers}
         self._policy = policy
         self._pinned = pinned
-        self._inputs = _compiled({"type": "object", **contract.inputs})
-        self._context = None if contract.context_schema is None else _compiled(contract.context_schema)
+        self._inputs = _compile({"type": "object", **contract.inputs})
+        self._context = None if contract.context_schema is None else _compile(contract.context_schema)
         bindings = [provider.bindings[contract.id] for provider in providers if contract.id in provider.bindings]
         self._dropped = frozenset(name for each in bindings for name in each.schema_narrowing.drop_inputs)
         self._all = providers
@@ -119,7 +119,7 @@ class Served:
         self._only = providers[0] if len(providers) == 1 and not self._checked else None
         self._decisions: dict[tuple[object, ...], Decision] = {}
         self._last: tuple[list[tuple[object, ...]], Decision] | None = None
-        self._prepared: dict[int, Prepared] = {}
+        self._prepared: dict[int, PreparedBinding] = {}
 
     # Check 7 of the guard
 
@@ -159,7 +159,7 @@ class Served:
         key = (pinned, *standing, *sorted(dropped))
         known = self._decisions.get(key)
         if known is None:
-            known, lasts = self._decided(given, pinned, clock.now())
+            known, lasts = self._make_decision(given, pinned, clock.now())
             if not lasts:
                 return known
             if len(self._decisions) >= DECISIONS_MAX:
@@ -169,7 +169,7 @@ class Served:
             self._last = (standing, known)
         return known
 
-    def _decided(self, given: Mapping[str, Any], pinned: str | None, now: float) -> tuple[Decision, bool]:
+    def _make_decision(self, given: Mapping[str, Any], pinned: str | None, now: float) -> tuple[Decision, bool]:
         """And whether it is good until somebody stands otherwise: how old a failed check is changes by itself."""
         found = [self._candidate(provider) for provider in self._all]
         candidates = [each for each in found if each is not None]
@@ -239,7 +239,7 @@ class Served:
 
     # Sending
 
-    def prepared(self, provider: Provider) -> Prepared | None:
+    def prepared(self, provider: Provider) -> PreparedBinding | None:
         """None where the server, once it was looked at, turned out not to serve this contract."""
         bound = provider.bound.get(self.contract.id)
         known = self._prepared.get(id(provider))  # which lives as long as this does
@@ -250,12 +250,12 @@ class Served:
         binding: Binding = bound.binding
         item = _item(provider, bound.tool_name)
         schemas = (self.contract.inputs, item.get("inputSchema"))
-        made = self._prepared[id(provider)] = Prepared(
+        made = self._prepared[id(provider)] = PreparedBinding(
             bound=bound,
             wire_name=Raw(encode_value(bound.tool_name)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(bound.tool_name),
-            mirrored=_mirrored(item),
-            timeout_s=_narrowed(self.contract, binding, provider) / 1000,
+            mirrored=_mirrored_arguments(item),
+            timeout_s=_timeout_ms(self.contract, binding, provider) / 1000,
             retry=binding.retry or provider.driver.retry or self.contract.retry,
             watches=(Watch(schemas[0]), Watch(schemas[1])),
             plain=_plain(bound.feeding),
@@ -270,7 +270,7 @@ class Served:
         return made
 
 
-def _narrowed(contract: Contract, binding: Binding, provider: Provider) -> int:
+def _timeout_ms(contract: Contract, binding: Binding, provider: Provider) -> int:
     """AIP-30.implements-5: a driver can make the contract's time shorter, never longer."""
     own = binding.timeout_ms if binding.timeout_ms is not None else provider.driver.timeout_ms
     return contract.timeout_ms if own is None else min(contract.timeout_ms, own)
@@ -282,7 +282,7 @@ def _item(provider: Provider, tool_name: str) -> dict[str, Any]:
     return {} if item is None else {"inputSchema": maybe_value(item, "inputSchema")}
 
 
-def _mirrored(item: Mapping[str, Any]) -> tuple[Mirrored, ...]:
+def _mirrored_arguments(item: Mapping[str, Any]) -> tuple[Mirrored, ...]:
     """Arguments that a 2026-07-28 server wants repeated as headers."""
     found = mirrored_arguments(item.get("inputSchema"))
     return () if isinstance(found, str) else found
@@ -328,7 +328,7 @@ def may_hold_uri(value: dict[str, Any]) -> bool:
     return False
 
 
-def _compiled(schema: Mapping[str, Any]) -> Compiled:
+def _compile(schema: Mapping[str, Any]) -> Compiled:
     made = compile_schema(dict(schema))
     if made is None:
         raise ValueError("a contract's schema was checked when its file was read")

@@ -26,10 +26,10 @@ from interlock.runtime.calls.guard import Admitted, Guard
 from interlock.runtime.calls.refusals import RELISTED
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.drivers.contracts.call import ContractCall
-from interlock.runtime.drivers.contracts.contract import Served
+from interlock.runtime.drivers.contracts.contract import CompiledContract
 from interlock.runtime.drivers.contracts.leased_call import LeasedCall
-from interlock.runtime.drivers.contracts.passthrough_call import RawCall
-from interlock.runtime.drivers.contracts.unbound_items import Shown
+from interlock.runtime.drivers.contracts.passthrough_call import PassthroughCall
+from interlock.runtime.drivers.contracts.unbound_items import ExposedItems
 from interlock.runtime.drivers.interfaces import Provider
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link import Link, ServerFacts
@@ -48,8 +48,8 @@ class ContractLink(Link):
         self.guard = guard
         self.clock = clock
         self.recorder = recorder
-        self.contracts: Mapping[str, Served] = {}  # by their local names
-        self.shown = Shown()  # what drivers offer here besides
+        self.contracts: Mapping[str, CompiledContract] = {}  # by their local names
+        self.shown = ExposedItems()  # what drivers offer here besides
         self.kinds: Mapping[str, refs.ResourceKind] = {}  # of references to resources, of all drivers
         self.providers: Mapping[str, Provider] = {}  # by the drivers' keys
         self._work = BackgroundTasks()
@@ -93,7 +93,7 @@ class ContractLink(Link):
         if exposed is None:
             return _WithdrawnToolCall(*fields)
         says = {"name": route.wire_name}
-        return RawCall(
+        return PassthroughCall(
             *fields, services=self, asked=dict(params), provider=exposed.provider, says=says, approved=approved
         )
 
@@ -105,7 +105,7 @@ class ContractLink(Link):
         if method == methods.COMPLETE and shown is None:
             shown = self.shown.templates.get(what) or self.shown.resources.get(what)
         if shown is None:
-            return _refused(Call(*fields), RELISTED)
+            return _refuse(Call(*fields), RELISTED)
         params: dict[str, Any] = fields[_PARAMS]
         if method == methods.COMPLETE:
             member = "name" if what in self.shown.prompts else "uri"
@@ -121,7 +121,7 @@ class ContractLink(Link):
             ref = refs.parse(uri, self.kinds)
             if isinstance(ref, DriverError):
                 fault = Fault(INVALID_PARAMS, f"{ref.code}: {ref.message}", {"reason": ref.code})
-                return _refused(Call(*fields), fault)
+                return _refuse(Call(*fields), fault)
             provider = self.providers.get(self.kinds[ref.kind].driver)
             uri, sha256 = ref.uri, ref.sha256
         else:
@@ -130,7 +130,7 @@ class ContractLink(Link):
             )
             provider = shown.provider if shown is not None else None
         if provider is None:
-            return _refused(Call(*fields), _NO_RESOURCE)
+            return _refuse(Call(*fields), _NO_RESOURCE)
         call = self._new_raw_call(provider, {"uri": uri}, *fields)
         call.uri, call.sha256 = uri, sha256
         call.head = modern_head(methods.RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(uri)
@@ -138,8 +138,8 @@ class ContractLink(Link):
             call.fail(DriverError(code="resource_unavailable", message="the server has no resources"))
         return call
 
-    def _new_raw_call(self, provider: Provider, says: dict[str, Any], *fields: Any) -> RawCall:
-        return RawCall(*fields, services=self, asked=dict(fields[_PARAMS]), provider=provider, says=says)
+    def _new_raw_call(self, provider: Provider, says: dict[str, Any], *fields: Any) -> PassthroughCall:
+        return PassthroughCall(*fields, services=self, asked=dict(fields[_PARAMS]), provider=provider, says=says)
 
 
 class _WithdrawnToolCall(Call, eq=False):
@@ -149,6 +149,6 @@ class _WithdrawnToolCall(Call, eq=False):
         return RELISTED
 
 
-def _refused(call: Call, fault: Fault) -> Call:
+def _refuse(call: Call, fault: Fault) -> Call:
     call.refuse(fault, 200)
     return call

@@ -25,7 +25,7 @@ from interlock.runtime.drivers.interfaces import Provider
 from interlock.runtime.links.server_link import ServerLink
 
 
-class RawCall(LeasedCall, eq=False, kw_only=True):
+class PassthroughCall(LeasedCall, eq=False, kw_only=True):
     provider: Provider
     says: dict[str, Any]  # the members of its params that the server calls otherwise
     uri: str | None = None  # of a resource
@@ -39,9 +39,9 @@ class RawCall(LeasedCall, eq=False, kw_only=True):
         if self.uri is None:
             self._forward(link)
         else:
-            self.begin(self._sent_if_permitted(self.uri, link))
+            self.begin(self._send_if_permitted(self.uri, link))
 
-    async def _sent_if_permitted(self, uri: str, link: ServerLink) -> None:
+    async def _send_if_permitted(self, uri: str, link: ServerLink) -> None:
         denied = await asyncio.to_thread(maybe_denied, (uri,), link.plan, self.provider.driver)
         if denied is not None and not self.done:
             self.fail(denied)

@@ -25,10 +25,10 @@ from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.guard import Guard
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.catalog.routes import Route
-from interlock.runtime.drivers.contracts.contract import Served
+from interlock.runtime.drivers.contracts.contract import CompiledContract
 from interlock.runtime.drivers.contracts.link import ContractLink
 from interlock.runtime.drivers.contracts.table import ContractTable
-from interlock.runtime.drivers.contracts.unbound_items import Exposure, Shown, expose
+from interlock.runtime.drivers.contracts.unbound_items import ExposedItems, Exposure, expose
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Items, Listing
 
@@ -60,7 +60,9 @@ class Contracts:
         self._links: dict[str, ContractLink] = {}
         self._listings: dict[str, Listing] = {}
         self._items: dict[tuple[bool, bytes], Item] = {}  # an item that is as before is the same object again
-        self._serving: dict[str, tuple[tuple[object, ...], Served]] = {}  # by the contracts' ids, with what each is of
+        self._serving: dict[
+            str, tuple[tuple[object, ...], CompiledContract]
+        ] = {}  # by the contracts' ids, with what each is of
         self._table = ContractTable()
         self._taking = asyncio.Lock()
         self.problems: tuple[Problem, ...] = ()
@@ -133,8 +135,10 @@ class Contracts:
         problems = [*offering.problems, *exposure.problems]
         segments = {one: shown for one, shown in exposure.segments.items() if _is_any(shown)}
         for segment in [one for one in (contracts.keys() | segments.keys()) if one in self._taken]:
-            problems += [_taken(each) for each in contracts.pop(segment, ())]
-            problems += [_taken_by_server(each, segment) for each in _drivers_of(segments.pop(segment, Shown()))]
+            problems += [_segment_problem(each) for each in contracts.pop(segment, ())]
+            problems += [
+                _server_segment_problem(each, segment) for each in _drivers_of(segments.pop(segment, ExposedItems()))
+            ]
         self.problems = tuple(problems)
         self._keep(contracts.keys() | segments.keys())
         for segment in self._links.keys() - contracts.keys() - segments.keys():
@@ -143,14 +147,14 @@ class Contracts:
         self._serving = {one: known for one, known in self._serving.items() if one in table.contracts}
         before, self._items = self._items, {}
         for segment in sorted(contracts.keys() | segments.keys()):
-            offers, shown = contracts.get(segment, []), segments.get(segment, Shown())
+            offers, shown = contracts.get(segment, []), segments.get(segment, ExposedItems())
             await self._stock(segment, offers, shown, table, exposure, before)
 
     async def _stock(
         self,
         segment: str,
         offers: list[Offered],
-        shown: Shown,
+        shown: ExposedItems,
         table: ContractTable,
         exposure: Exposure,
         before: Mapping[tuple[bool, bytes], Item],
@@ -158,7 +162,7 @@ class Contracts:
         link = self._links.get(segment)
         if link is None:
             link = ContractLink(segment, self._link_events, self._clock, self._guard, self._recorder)
-        served = {each.local: self._served(each, table) for each in offers}
+        served = {each.local: self._compiled_contract(each, table) for each in offers}
         link.contracts = {**link.contracts, **served}  # what is about to leave is still listed
         link.shown = shown
         link.kinds = exposure.kinds
@@ -169,16 +173,16 @@ class Contracts:
         tools = [(each.local, each.item, each.asks) for each in offers]
         tools += [(each.name, each.item, False) for each in shown.tools.values()]
         listing = Listing(
-            tools=self._listed(tools, before),
-            prompts=self._listed([(each.name, each.item, False) for each in shown.prompts.values()], before),
-            resources=self._listed([(each.name, each.item, False) for each in shown.resources.values()], before),
-            templates=self._listed([(each.name, each.item, False) for each in shown.templates.values()], before),
+            tools=self._build_items(tools, before),
+            prompts=self._build_items([(each.name, each.item, False) for each in shown.prompts.values()], before),
+            resources=self._build_items([(each.name, each.item, False) for each in shown.resources.values()], before),
+            templates=self._build_items([(each.name, each.item, False) for each in shown.templates.values()], before),
         )
         self._links[segment], self._listings[segment] = link, listing
         await self._catalog.stock(link, listing)
         link.contracts = served
 
-    def _served(self, offered: Offered, table: ContractTable) -> Served:
+    def _compiled_contract(self, offered: Offered, table: ContractTable) -> CompiledContract:
         """The same again where nothing it is made of has changed: compiling schemas takes its time."""
         drivers, contract = self._plan.drivers, offered.contract
         policy = SelectionPolicy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region)
@@ -186,11 +190,11 @@ class Contracts:
         known = self._serving.get(contract.id)
         if known is None or known[0] != made_of:
             _, providers, _, pinned, workspace = made_of
-            served = Served(offered, providers, policy=policy, pinned=pinned, workspace=str(workspace))
+            served = CompiledContract(offered, providers, policy=policy, pinned=pinned, workspace=str(workspace))
             known = self._serving[contract.id] = (made_of, served)
         return known[1]
 
-    def _listed(
+    def _build_items(
         self, things: list[tuple[str, dict[str, Any], bool]], before: Mapping[tuple[bool, bytes], Item]
     ) -> Items:
         """Name, item, and whether a person is asked about each call, which a route depends on as on its item."""
@@ -211,21 +215,21 @@ def _text(value: Any) -> str:
     return said if isinstance(said, str) else ""
 
 
-def _is_any(shown: Shown) -> bool:
+def _is_any(shown: ExposedItems) -> bool:
     return bool(shown.tools or shown.prompts or shown.resources or shown.templates)
 
 
-def _drivers_of(shown: Shown) -> list[Driver]:
+def _drivers_of(shown: ExposedItems) -> list[Driver]:
     things = (*shown.tools.values(), *shown.prompts.values(), *shown.resources.values(), *shown.templates.values())
     return list({each.provider.driver.key: each.provider.driver for each in things}.values())
 
 
-def _taken_by_server(driver: Driver, segment: str) -> Problem:
+def _server_segment_problem(driver: Driver, segment: str) -> Problem:
     message = f"what it offers besides contracts would stand under {segment}, which is a server's segment"
     return driver.places.problem("/id", "name_collision", message, "give the driver another id", severity="warning")
 
 
-def _taken(offered: Offered) -> Problem:
+def _segment_problem(offered: Offered) -> Problem:
     return offered.contract.places.problem(
         "/metadata/interlock/name" if offered.contract.listed_as is not None else "/id",
         "name_collision",

@@ -24,7 +24,7 @@ from interlock.runtime.links.listing import Items
 _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 
-class Exposed(msgspec.Struct, frozen=True, kw_only=True):
+class ExposedItem(msgspec.Struct, frozen=True, kw_only=True):
     """One thing under a driver's segment: `name` as it is offered, `theirs` as its server calls it."""
 
     provider: Provider
@@ -34,17 +34,17 @@ class Exposed(msgspec.Struct, frozen=True, kw_only=True):
     skill: str | None = None  # of a prompt: the skill it is a block of
 
 
-class Shown(msgspec.Struct, kw_only=True):
+class ExposedItems(msgspec.Struct, kw_only=True):
     """What stands under one segment, each kind by the name it is offered under."""
 
-    tools: dict[str, Exposed] = {}
-    prompts: dict[str, Exposed] = {}
-    resources: dict[str, Exposed] = {}
-    templates: dict[str, Exposed] = {}
+    tools: dict[str, ExposedItem] = {}
+    prompts: dict[str, ExposedItem] = {}
+    resources: dict[str, ExposedItem] = {}
+    templates: dict[str, ExposedItem] = {}
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    segments: Mapping[str, Shown]
+    segments: Mapping[str, ExposedItems]
     kinds: Mapping[str, refs.ResourceKind]
     problems: tuple[Problem, ...]
 
@@ -54,19 +54,19 @@ def expose(providers: Iterable[Provider], contracts: Mapping[str, frozenset[str]
     drivers = list(providers)
     registered = refs.register(each.driver for each in drivers)
     problems = list(registered.problems)
-    segments: dict[str, Shown] = {}
+    segments: dict[str, ExposedItems] = {}
     for provider in drivers:
         segment = exposed_segment(provider.driver.id)
-        made = _Exposing(provider, registered.kinds, contracts.get(segment, frozenset()))
-        shown = segments.setdefault(segment, Shown())
-        for kind in Shown.__struct_fields__:
+        made = _ExposureBuilder(provider, registered.kinds, contracts.get(segment, frozenset()))
+        shown = segments.setdefault(segment, ExposedItems())
+        for kind in ExposedItems.__struct_fields__:
             for each in made.of(kind):
                 getattr(shown, kind).setdefault(each.name, each)
         problems += made.problems
     return Exposure(segments=segments, kinds=registered.kinds, problems=tuple(problems))
 
 
-class _Exposing:
+class _ExposureBuilder:
     def __init__(self, provider: Provider, kinds: Mapping[str, refs.ResourceKind], taken: frozenset[str]) -> None:
         self._provider = provider
         self._driver: Driver = provider.driver
@@ -75,7 +75,7 @@ class _Exposing:
         self._taken = taken
         self.problems: list[Problem] = []
 
-    def of(self, kind: str) -> Iterator[Exposed]:
+    def of(self, kind: str) -> Iterator[ExposedItem]:
         yield from {
             "tools": self._tools,
             "prompts": self._prompts,
@@ -83,7 +83,7 @@ class _Exposing:
             "templates": self._templates,
         }[kind]()
 
-    def _tools(self) -> Iterator[Exposed]:
+    def _tools(self) -> Iterator[ExposedItem]:
         if self._driver.interlock.expose != "all" or self._listing is None:
             return
         bound = {binding.tool_name for binding in self._driver.implements}
@@ -93,9 +93,9 @@ class _Exposing:
             if normalise(name) in self._taken:
                 self._warn("", "name_collision", f"a contract is listed where its tool {name} would be")
                 continue
-            yield self._made(name, name, exposed_item(_decoded(item), self._driver.id))
+            yield self._exposed_item(name, name, exposed_item(_decode(item), self._driver.id))
 
-    def _prompts(self) -> Iterator[Exposed]:
+    def _prompts(self) -> Iterator[ExposedItem]:
         if not self._driver.prompts or self._listing is None:
             return
         if _was_not_listed(self._listing.prompts):
@@ -107,28 +107,28 @@ class _Exposing:
             if item is None:
                 self._warn(f"/prompts/{index}/name", "prompt_missing", "its server has no prompt of this name")
             elif prompt.integrate_as == "raw":
-                yield self._made(prompt.name, prompt.name, dict(item))
+                yield self._exposed_item(prompt.name, prompt.name, dict(item))
             else:
                 name = block_name(prompt)
                 described = {} if prompt.description is None else {"description": prompt.description}
-                block = self._made(name, prompt.name, {**item, "name": name, **described})
+                block = self._exposed_item(name, prompt.name, {**item, "name": name, **described})
                 yield msgspec.structs.replace(block, skill=skill_of(prompt))
 
-    def _resources(self) -> Iterator[Exposed]:
+    def _resources(self) -> Iterator[ExposedItem]:
         for uri, item in self._raw_of("resources"):
             if any(refs.matches(each, uri) for each in self._raw_templates()):
-                yield self._made(uri, uri, dict(item))
+                yield self._exposed_item(uri, uri, dict(item))
 
-    def _templates(self) -> Iterator[Exposed]:
+    def _templates(self) -> Iterator[ExposedItem]:
         for uri, item in self._raw_of("templates"):
             # A template is shown where all that it names would be: its expressions stand for one plain word each.
             if any(each == uri or refs.matches(each, _EXPRESSION.sub("x", uri)) for each in self._raw_templates()):
-                yield self._made(uri, uri, dict(item))
+                yield self._exposed_item(uri, uri, dict(item))
         for kind in self._kinds:
             template = f"{kind.name}:{{+uri}}"
             described = next((each.description for each in self._driver.resources if each.description), None)
             said = {} if described is None else {"description": described}
-            yield self._made(template, template, {"uriTemplate": template, "name": kind.name, **said})
+            yield self._exposed_item(template, template, {"uriTemplate": template, "name": kind.name, **said})
 
     def _raw_templates(self) -> list[str]:
         return [each.uri_template for each in self._driver.resources if each.integrate_as == "raw"]
@@ -142,8 +142,8 @@ class _Exposing:
             return
         yield from getattr(self._listing, kind).items
 
-    def _made(self, name: str, theirs: str, item: dict[str, Any]) -> Exposed:
-        return Exposed(provider=self._provider, name=name, theirs=theirs, item=item)
+    def _exposed_item(self, name: str, theirs: str, item: dict[str, Any]) -> ExposedItem:
+        return ExposedItem(provider=self._provider, name=name, theirs=theirs, item=item)
 
     def _warn(self, place: str, code: str, message: str) -> None:
         hint = "nothing else of the driver is affected; remove it, or use a server that has it"
@@ -165,6 +165,6 @@ def _was_not_listed(items: Items) -> bool:
     return not items.digest
 
 
-def _decoded(item: Item) -> dict[str, Any]:
+def _decode(item: Item) -> dict[str, Any]:
     value: dict[str, Any] = msgspec.json.decode(encode_value(item))
     return value

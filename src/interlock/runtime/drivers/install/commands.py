@@ -21,15 +21,15 @@ from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.sandbox import Command, Sandboxes
 
-Running = Callable[[tuple[str, ...]], Awaitable[Ran]]  # raises ChildStartFailed, SandboxFailed
-Caged = Callable[[SandboxPlan], Running]  # in a sandbox of the caller's choice
+CommandRunner = Callable[[tuple[str, ...]], Awaitable[Ran]]  # raises ChildStartFailed, SandboxFailed
+Caged = Callable[[SandboxPlan], CommandRunner]  # in a sandbox of the caller's choice
 
 
 class CommandFailed(Exception):
     """It could not be run, or not to its end; the message completes "the command ..."."""
 
 
-def outside(reaper: OrphanReaper | None, cwd: Path | None = None) -> Running:
+def outside(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunner:
     """With the environment that every child of the node gets, and no sandbox."""
 
     async def running(words: tuple[str, ...]) -> Ran:
@@ -40,7 +40,7 @@ def outside(reaper: OrphanReaper | None, cwd: Path | None = None) -> Running:
 
 def inside(
     sandboxes: Sandboxes | None, segment: str, plan: SandboxPlan, *, clock: Clock, reaper: OrphanReaper | None
-) -> Running:
+) -> CommandRunner:
     """Where the server itself runs."""
 
     async def running(words: tuple[str, ...]) -> Ran:
@@ -72,7 +72,7 @@ def own_program(words: tuple[str, ...], driver: Driver, installed: Installed) ->
     return words
 
 
-async def run_command(words: tuple[str, ...], timeout_ms: int, running: Running) -> Ran:
+async def run_command(words: tuple[str, ...], timeout_ms: int, running: CommandRunner) -> Ran:
     """Raises CommandFailed."""
     if not words:
         raise CommandFailed("is empty")

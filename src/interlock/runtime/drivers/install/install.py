@@ -31,7 +31,7 @@ from interlock.process.orphan_reaper import OrphanReaper
 from interlock.protocol.drivers.model import Binary, Docker, Driver, Install, Npm, Pypi, Remote
 from interlock.runtime.drivers.install.commands import Caged
 from interlock.runtime.drivers.install.containers import ContainerRefused, container_command, free_port
-from interlock.runtime.drivers.install.methods import Brought, MethodFailed, Methods
+from interlock.runtime.drivers.install.methods import MethodFailed, MethodResult, Methods
 from interlock.runtime.drivers.install.outcome import INSTALL_FAILED, Attempt, Installed, InstallFailed, Locked, Note
 from interlock.runtime.drivers.install.programs import NoProgram, find_program
 
@@ -70,7 +70,7 @@ async def install(
     if isinstance(driver.server, Remote):
         notes = (Note(code="install_ignored", message="a remote server is not installed"),) if driver.install else ()
         return Installed(command=(), version=None, lock=Locked(asked="", method="present"), notes=notes)
-    installing = _Installing(
+    installing = _Installation(
         driver,
         packages=packages,
         folder=folder,
@@ -130,7 +130,7 @@ def with_another_port(installed: Installed) -> Installed:
     return msgspec.structs.replace(installed, command=command, url=installed.url.replace(before, after, 1))
 
 
-class _Installing:
+class _Installation:
     def __init__(
         self,
         driver: Driver,
@@ -197,7 +197,7 @@ class _Installing:
         if isinstance(self._driver.server, Binary):
             # Installed by the person, perhaps by an instruction above; or never meant to be by us.
             try:
-                found = self._program(self._driver.server, Brought(lock=self._present()))
+                found = self._program(self._driver.server, MethodResult(lock=self._present()))
                 return msgspec.structs.replace(found, attempts=(*attempts, Attempt(method="present")))
             except MethodFailed as error:
                 attempts.append(Attempt(method="present", reason=str(error)))
@@ -213,7 +213,7 @@ class _Installing:
         except MethodFailed as failed:
             return failed
 
-    async def _finish(self, brought: Brought) -> Installed:
+    async def _finish(self, brought: MethodResult) -> Installed:
         """From what a method brought to the command of this kind of server. Raises MethodFailed."""
         server = self._driver.server
         try:
@@ -233,7 +233,7 @@ class _Installing:
         except OSError as error:
             raise MethodFailed(f"{self._root} cannot be used: {error.strerror}; correct its rights") from error
 
-    async def _npm(self, server: Npm, brought: Brought) -> Installed:
+    async def _npm(self, server: Npm, brought: MethodResult) -> Installed:
         folder, pins = brought.folder, brought.pins
         if pins is not None and pins.registry == "npm":
             if self._settings.npx:
@@ -253,7 +253,7 @@ class _Installing:
             notes=brought.notes,
         )
 
-    async def _pypi(self, server: Pypi, brought: Brought) -> Installed:
+    async def _pypi(self, server: Pypi, brought: MethodResult) -> Installed:
         pins = brought.pins
         if pins is None or pins.registry != "pypi" or pins.name != normalised_name(server.package.partition("[")[0]):
             raise MethodFailed(f"this does not bring the Python package {server.package}")
@@ -279,7 +279,7 @@ class _Installing:
             notes=brought.notes,
         )
 
-    def _docker(self, server: Docker, brought: Brought) -> Installed:
+    def _docker(self, server: Docker, brought: MethodResult) -> Installed:
         if brought.image is None:
             raise MethodFailed(f"this does not bring the image {server.image}")
         engine = self._methods.engine()
@@ -302,7 +302,7 @@ class _Installing:
             notes=brought.notes,
         )
 
-    async def _binary(self, server: Binary, brought: Brought) -> Installed:
+    async def _binary(self, server: Binary, brought: MethodResult) -> Installed:
         pins = brought.pins
         if pins is None:
             return self._program(server, brought)
@@ -325,7 +325,7 @@ class _Installing:
             )
         raise MethodFailed(f"{pins.name} brings no program {server.path}")
 
-    def _program(self, server: Binary, brought: Brought) -> Installed:
+    def _program(self, server: Binary, brought: MethodResult) -> Installed:
         try:
             program = find_program(
                 server.path,

@@ -1,7 +1,7 @@
 """The methods of an install block, one by one: each brings something to run from, or says why not.
 
-In: one entry of install[] (or the one that server.kind implies) and the driver. Out: `Brought`, from which a server of
-any kind takes what it needs, or MethodFailed. Everything lands below the driver's own folder of packages.
+In: one entry of install[] (or the one that server.kind implies) and the driver. Out: `MethodResult`, with what a
+server of any kind needs, or MethodFailed. Everything lands below the driver's own folder of packages.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ def _method_failed(error: Exception) -> MethodFailed:
     return MethodFailed(str(error), getattr(error, "output", ()), getattr(error, "code", INSTALL_FAILED))
 
 
-class Brought(msgspec.Struct, frozen=True, kw_only=True):
+class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
     lock: Locked
     pins: Pins | None = None  # packages: what to run,
     beside: tuple[str, ...] = ()  # what has to hold of others, for a runner that asks again, and
@@ -117,7 +117,7 @@ class Methods:
     def engine(self) -> Engine:
         return find_engine(self.environment, self._reaper)
 
-    async def attempt(self, entry: Install) -> Brought:
+    async def attempt(self, entry: Install) -> MethodResult:
         """Raises MethodFailed, and nothing else that is expected."""
         method, options = entry.method, entry.options
         try:
@@ -149,7 +149,7 @@ class Methods:
             )
         raise MethodFailed("this method is not known here, and it was skipped")
 
-    async def again(self, lock: Locked, options: Mapping[str, Any]) -> Brought:
+    async def again(self, lock: Locked, options: Mapping[str, Any]) -> MethodResult:
         """What `lock` names, and nothing else. Raises MethodFailed."""
         try:
             match lock.method:
@@ -161,13 +161,15 @@ class Methods:
                         integrity=lock.integrity,
                         text=lock.pins,
                     )
-                    return Brought(lock=lock, pins=pins, beside=tuple(str(each) for each in options.get("with", ())))
+                    return MethodResult(
+                        lock=lock, pins=pins, beside=tuple(str(each) for each in options.get("with", ()))
+                    )
                 case "docker":
                     engine = self.engine()
                     image = await engine.find(lock.pins) or await engine.pull(lock.pins, self._progress)
                     if image.digest != lock.integrity:
                         raise MethodFailed("the image no longer has the digest that was recorded")
-                    return Brought(lock=lock, image=image)
+                    return MethodResult(lock=lock, image=image)
                 case "download":
                     return await self._download(options, (lock.integrity or "").removeprefix("sha256:"))
                 case "curl":
@@ -176,7 +178,7 @@ class Methods:
             raise _method_failed(error) from error
         raise MethodFailed("the record of this installation is not understood; install the driver anew")
 
-    async def _package(self, method: str, options: Mapping[str, Any]) -> Brought:
+    async def _package(self, method: str, options: Mapping[str, Any]) -> MethodResult:
         text = str(options["package"])
         server = self._driver.server
         if (isinstance(server, Npm) and method == "npm") or (isinstance(server, Pypi) and method == "pip"):
@@ -191,9 +193,9 @@ class Methods:
             integrity=pins.integrity,
             pins=pins.text,
         )
-        return Brought(lock=lock, pins=pins, beside=beside)
+        return MethodResult(lock=lock, pins=pins, beside=beside)
 
-    async def _image(self, reference: str) -> Brought:
+    async def _image(self, reference: str) -> MethodResult:
         image = await self.engine().pull(reference, self._progress)
         lock = Locked(
             asked=self._asked,
@@ -202,7 +204,7 @@ class Methods:
             integrity=image.digest,
             pins=image.reference,
         )
-        return Brought(lock=lock, image=image)
+        return MethodResult(lock=lock, image=image)
 
     def _declined_failure(self, what: str) -> MethodFailed:
         return MethodFailed(
@@ -210,7 +212,7 @@ class Methods:
             "or let the operator set drivers.allow_unverified_install"
         )
 
-    async def _download(self, options: Mapping[str, Any], sha256: str | None) -> Brought:
+    async def _download(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
         if sha256 is None and not self._unverified:
             raise self._declined_failure("a download")
         name = Path(str(options["extract_bin"])).name
@@ -218,7 +220,7 @@ class Methods:
             raise MethodFailed("extract_bin names no program; write its path inside the archive")
         url = str(options["url"])
         if sha256 is not None and (program := self._root / "download" / sha256 / name).is_file():
-            return Brought(lock=self._file_lock("download", sha256), programs=(program,))
+            return MethodResult(lock=self._file_lock("download", sha256), programs=(program,))
         self._progress(f"downloading {name}")
         fetched = self._root / "download" / f".{hashlib.sha256(url.encode()).hexdigest()[:16]}"
         try:
@@ -228,9 +230,9 @@ class Methods:
             await asyncio.to_thread(take_program, fetched, str(options["extract_bin"]), program)
         finally:
             fetched.unlink(missing_ok=True)
-        return Brought(lock=self._file_lock("download", found), programs=(program,))
+        return MethodResult(lock=self._file_lock("download", found), programs=(program,))
 
-    async def _script(self, options: Mapping[str, Any], sha256: str | None) -> Brought:
+    async def _script(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
         """A shell installer, with a home of its own and nothing of the node's environment but the PATH. In a sandbox it
         writes there alone, and reaches where it came from and what the driver may reach."""
         if sha256 is None and not self._unverified:
@@ -254,7 +256,7 @@ class Methods:
                 raise MethodFailed(f"the installer {ran.reason}{ran.gist}", ran.output)
             (home / COMPLETE).touch()
         home = self._root / "curl" / sha256
-        return Brought(
+        return MethodResult(
             lock=self._file_lock("curl", sha256),
             programs=tuple(home / place for place in ("bin", ".local/bin", "usr/local/bin", ".")),
         )
@@ -274,11 +276,11 @@ class Methods:
             asked=self._asked, method="download" if method == "download" else "curl", integrity=f"sha256:{sha256}"
         )
 
-    def _use_vendored(self, path: str) -> Brought:
+    def _use_vendored(self, path: str) -> MethodResult:
         found = inside(path, folder=self._folder, workspace=self._workspace)
         if not found.exists():
             raise MethodFailed(f"{path} is not in the driver's folder; put it there or correct install")
-        return Brought(lock=Locked(asked=self._asked, method="vendored"), programs=(found,), folder=found)
+        return MethodResult(lock=Locked(asked=self._asked, method="vendored"), programs=(found,), folder=found)
 
 
 def _maybe_hash(options: Mapping[str, Any]) -> str | None:

@@ -18,7 +18,7 @@ from interlock.protocol.drivers.files.versions import parse_version, satisfies, 
 from interlock.protocol.drivers.model import Driver, Npm, Pypi, VersionCheck
 from interlock.runtime.drivers.install.commands import (
     CommandFailed,
-    Running,
+    CommandRunner,
     outside,
     own_program,
     run_command,
@@ -49,7 +49,9 @@ class VersionMismatch(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-async def check_version(driver: Driver, installed: Installed, running: Running) -> VersionFits | VersionMismatch | None:
+async def check_version(
+    driver: Driver, installed: Installed, running: CommandRunner
+) -> VersionFits | VersionMismatch | None:
     """None: the driver has no version_check."""
     check = driver.version_check
     if check is None:
@@ -112,7 +114,7 @@ def _compare_version(check: VersionCheck, version: str, note: Note | None) -> Ve
 async def install_checked(
     driver: Driver,
     installer: Callable[[bool], Awaitable[Installed | InstallFailed]],
-    running_of: Callable[[Installed], Running],
+    running_of: Callable[[Installed], CommandRunner],
 ) -> Installed | InstallFailed:
     """Install, check, and after a mismatch install once more, without the lock (AIP-30.version-1).
 

@@ -9,7 +9,7 @@ from interlock.protocol.drivers.model import Driver
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.credentials.service import CredentialService
-from interlock.runtime.drivers.install.commands import Running, inside, outside
+from interlock.runtime.drivers.install.commands import CommandRunner, inside, outside
 from interlock.runtime.drivers.install.install import install
 from interlock.runtime.drivers.install.locks import Locks
 from interlock.runtime.drivers.install.outcome import Installed, InstallFailed
@@ -19,14 +19,14 @@ from interlock.runtime.drivers.provider.provider import DriverProvider, OnChange
 from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 from interlock.runtime.drivers.secrets.vault import Vault
 from interlock.runtime.drivers.workspace.declaration import Declared
-from interlock.runtime.drivers.workspace.tamper_check import Seal
+from interlock.runtime.drivers.workspace.tamper_check import TamperCheck
 from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.store.ports import KeyValue
 
 
-class Providing:
+class ProviderFactory:
     """A registry's factory. How many install or start at one time holds for all it makes."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Providing:
             files=declared.files,
             inventory=declared.secrets,
             own_secrets=declared.bound_secrets,
-            seal=Seal(declared.root, declared.folder, declared.files) if declared.files else None,
+            seal=TamperCheck(declared.root, declared.folder, declared.files) if declared.files else None,
             on_changed=on_changed,
             on_step=on_step,
         )
@@ -106,7 +106,7 @@ class Providing:
                 caged=None if plan.drivers.sandbox.get(driver.id) == "off" else caged,
             )
 
-        def caged(sandbox: SandboxPlan) -> Running:
+        def caged(sandbox: SandboxPlan) -> CommandRunner:
             connector_parts = self._connector_parts
             return inside(
                 connector_parts.sandboxes,
@@ -123,7 +123,7 @@ class Providing:
             await self._locks.put(driver.key, outcome.lock)
         return outcome
 
-    def _command_runner(self, driver: Driver, installed: Installed, folder: Path) -> Running:
+    def _command_runner(self, driver: Driver, installed: Installed, folder: Path) -> CommandRunner:
         """Where the commands of a driver run: as its server does."""
         plan, connector_parts = self._plan(), self._connector_parts
         is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"

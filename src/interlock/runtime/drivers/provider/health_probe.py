@@ -16,14 +16,14 @@ from interlock.net.http.client import Failure, Headers, HttpClient
 from interlock.protocol.drivers.model import Driver, HealthCheck, HttpProbe, Remote
 from interlock.protocol.net.address_scope import Scope, is_loopback, scope_of
 from interlock.protocol.net.egress import permits
-from interlock.runtime.drivers.install.commands import CommandFailed, Running, own_program, run_command, words_of
+from interlock.runtime.drivers.install.commands import CommandFailed, CommandRunner, own_program, run_command, words_of
 from interlock.runtime.drivers.install.outcome import Installed
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # it is discarded
 _OK_MIN, _OK_MAX = 200, 299  # where expect_status is not written
 
 
-async def exec_health(driver: Driver, check: HealthCheck, installed: Installed, running: Running) -> str | None:
+async def exec_health(driver: Driver, check: HealthCheck, installed: Installed, running: CommandRunner) -> str | None:
     try:
         words = own_program(words_of(check.cmd or ""), driver, installed)
         ran = await run_command(words, check.timeout_ms, running)
@@ -70,7 +70,7 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
     client = HttpClient(
         f"{parts.scheme}://{parts.netloc}", max_body_bytes=BODY_BYTES_MAX, tls=tls, address=address, max_connections=1
     )
-    answer = _Status()
+    answer = _StatusSink()
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         client.request(probe.method.encode(), target.encode("ascii"), b"", b"", answer)
@@ -95,7 +95,7 @@ def _entry(driver: Driver, host: str) -> str | None:
     return entries[0] if entries else None
 
 
-class _Status:
+class _StatusSink:
     """A ResponseSink for nothing but the status."""
 
     def __init__(self) -> None:

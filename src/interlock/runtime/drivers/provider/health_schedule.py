@@ -13,7 +13,7 @@ from interlock.protocol.drivers.model import Driver, HealthCheck
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.methods import DISCOVER, PING
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.drivers.install.commands import Running, inside, outside
+from interlock.runtime.drivers.install.commands import CommandRunner, inside, outside
 from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.provider.health_probe import exec_health, http_health
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
@@ -25,7 +25,7 @@ from interlock.runtime.links.server_link import ServerLink
 EVERY_LEAST_S: Final = 1.0
 
 
-class Checkup:
+class HealthSchedule:
     def __init__(
         self,
         driver: Driver,
@@ -105,7 +105,7 @@ class Checkup:
             return "the health check was refused"
         return None
 
-    def running(self) -> Running:
+    def running(self) -> CommandRunner:
         """Where the driver's own programs run."""
         reach, connector_parts = self._keeper.link.plan.reach, self._connector_parts
         if isinstance(reach, Spawn) and reach.sandbox is not None:

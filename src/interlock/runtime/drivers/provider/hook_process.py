@@ -23,7 +23,7 @@ from interlock.protocol.drivers.files.driver import ENTRY
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import CodecError
 from interlock.runtime.base.background import BackgroundTasks
-from interlock.runtime.drivers.workspace.folder import Unreadable, digest_of
+from interlock.runtime.drivers.workspace.folder import FolderUnreadable, digest_of
 from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.sandbox import Command, Sandbox
@@ -62,7 +62,7 @@ class HookProcess:
         self._plan = plan
         self._connector_parts = connector_parts
         self._turn = asyncio.Lock()
-        self._life: _Life | None = None
+        self._life: _HookRun | None = None
         self._entry = Entry()
         self._asked = 0
         self._idle: asyncio.TimerHandle | None = None
@@ -116,7 +116,7 @@ class HookProcess:
             finally:
                 self._rest_later()
 
-    async def _awake(self) -> "_Life":
+    async def _awake(self) -> "_HookRun":
         if self._stopped:
             raise HookFailed("its driver was stopped")
         if self._life is not None and self._life.reason is None:
@@ -127,7 +127,7 @@ class HookProcess:
         changed = await asyncio.to_thread(_changed_module, plan)
         if changed is not None:
             raise HookFailed(f"{changed} is not as it was accepted")
-        life = self._life = _Life(await self._maybe_cell(), connector_parts)
+        life = self._life = _HookRun(await self._maybe_cell(), connector_parts)
         started = life.expect(0)
         try:
             async with asyncio.timeout(START_S):
@@ -160,7 +160,7 @@ class HookProcess:
                 return None, argv, stderr
             raise
 
-    def _end(self, life: "_Life", reason: str) -> None:
+    def _end(self, life: "_HookRun", reason: str) -> None:
         if self._life is life:
             self._life = None
         life.child.end(reason)
@@ -177,7 +177,7 @@ class HookProcess:
             self._end(self._life, "was idle")
 
 
-class _Life:
+class _HookRun:
     """One start of it. Hears its lines."""
 
     def __init__(
@@ -266,6 +266,6 @@ def _changed_module(plan: HookPlan) -> str | None:
             try:
                 if digest_of(plan.folder / name) != digest:
                     return name
-            except Unreadable:
+            except FolderUnreadable:
                 return name
     return None

@@ -22,7 +22,7 @@ from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Asking
 from interlock.runtime.credentials.token import TokenHolder
-from interlock.runtime.drivers.workspace.tamper_check import BROKEN, WORDS, Seal
+from interlock.runtime.drivers.workspace.tamper_check import BROKEN, WORDS, TamperCheck
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectFailed, ConnectorParts
 from interlock.runtime.links.handshake import UNSUPPORTED
@@ -65,7 +65,7 @@ class DriverKeeper(Keeper):
         on_fallen: Callable[[], None],
         on_restarted: Callable[[], None],
         serves: Callable[[], int],
-        seal: Seal | None = None,
+        seal: TamperCheck | None = None,
         redact: Redact | None = None,
     ) -> None:
         """`starts`: how many servers may be starting at one time. `on_up`: it is there, and its lists were looked at.

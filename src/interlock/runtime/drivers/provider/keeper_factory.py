@@ -16,7 +16,7 @@ from interlock.runtime.drivers.provider.keeper import DriverKeeper
 from interlock.runtime.drivers.provider.link import DriverLink
 from interlock.runtime.drivers.provider.server_plan import compile_server_plan, may_be_oauth
 from interlock.runtime.drivers.secrets.vault import DriverRevealer
-from interlock.runtime.drivers.workspace.tamper_check import Seal
+from interlock.runtime.drivers.workspace.tamper_check import TamperCheck
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.listing import Listing
@@ -54,7 +54,7 @@ class KeeperFactory:
         inventory: Mapping[str, Secret],
         own_secrets: Collection[str],
         contracts: tuple[str, ...],
-        seal: Seal | None,
+        seal: TamperCheck | None,
     ) -> None:
         self._driver = driver
         self._environment = environment

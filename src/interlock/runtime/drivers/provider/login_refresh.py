@@ -12,7 +12,7 @@ from typing import Final
 from interlock.config.plan import DriversPlan
 from interlock.protocol.drivers.model import Driver, HealthCheck, HttpProbe, Refresh
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.drivers.install.commands import Running
+from interlock.runtime.drivers.install.commands import CommandRunner
 from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.provider.health_probe import exec_health, http_health
 
@@ -21,7 +21,7 @@ log = logging.getLogger("interlock.drivers")
 REFRESH_MS: Final = 30_000
 
 
-class Refreshing:
+class LoginRefresh:
     def __init__(
         self,
         driver: Driver,
@@ -31,7 +31,7 @@ class Refreshing:
         *,
         plan: DriversPlan,
         clock: Clock,
-        running: Callable[[], Running],
+        running: Callable[[], CommandRunner],
     ) -> None:
         """`running`: where the driver's own programs run."""
         self._driver = driver
@@ -76,9 +76,9 @@ def maybe_refreshing(
     *,
     plan: DriversPlan,
     clock: Clock,
-    running: Callable[[], Running],
-) -> Refreshing | None:
+    running: Callable[[], CommandRunner],
+) -> LoginRefresh | None:
     refresh = driver.auth.refresh if driver.auth is not None else None
     if refresh is None or refresh.every_s is None:
         return None
-    return Refreshing(driver, refresh, refresh.every_s, installed, plan=plan, clock=clock, running=running)
+    return LoginRefresh(driver, refresh, refresh.every_s, installed, plan=plan, clock=clock, running=running)

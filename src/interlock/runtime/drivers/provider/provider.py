@@ -25,18 +25,18 @@ from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.interfaces import UNHEALTHY, DriverState, Hooks
 from interlock.runtime.drivers.provider.contract_check import Verdict, check, greeting_warnings
 from interlock.runtime.drivers.provider.environment import DriverEnvironment
-from interlock.runtime.drivers.provider.health_schedule import Checkup
+from interlock.runtime.drivers.provider.health_schedule import HealthSchedule
 from interlock.runtime.drivers.provider.hook_loader import HookLoader
 from interlock.runtime.drivers.provider.hooks import DriverHooks
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
 from interlock.runtime.drivers.provider.keeper_factory import KeeperFactory
-from interlock.runtime.drivers.provider.login_refresh import Refreshing, maybe_refreshing
+from interlock.runtime.drivers.provider.login_refresh import LoginRefresh, maybe_refreshing
 from interlock.runtime.drivers.provider.server_plan import DeclaredEras, manner_of, with_own_authority
 from interlock.runtime.drivers.provider.snapshots import Snapshot, Snapshots, about
 from interlock.runtime.drivers.provider.tenant_processes import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.secrets.logins import Logins
 from interlock.runtime.drivers.secrets.missing_credentials import code_of, lacks_of, login_words
-from interlock.runtime.drivers.workspace.tamper_check import Seal
+from interlock.runtime.drivers.workspace.tamper_check import TamperCheck
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.handshake import UNSUPPORTED
 from interlock.runtime.links.listing import Listing
@@ -67,7 +67,7 @@ class DriverProvider:
         inventory: Mapping[str, Secret],
         own_secrets: Collection[str],
         files: Mapping[str, str] | None = None,
-        seal: Seal | None = None,
+        seal: TamperCheck | None = None,
         on_changed: "OnChanged | None" = None,
         on_step: OnStep | None = None,
     ) -> None:
@@ -116,8 +116,8 @@ class DriverProvider:
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once it is installed
-        self._checkup: Checkup | None = None
-        self._refreshing: Refreshing | None = None
+        self._checkup: HealthSchedule | None = None
+        self._refreshing: LoginRefresh | None = None
         self._illness: str | None = None  # what its last health check found
         # Nothing in it is the caller's: the server does not learn who called first (AIP-security-8).
         self._connector_parts = msgspec.structs.replace(
@@ -248,9 +248,9 @@ class DriverProvider:
             one_by_one=bool(driver.interlock.client_capabilities),
         )
 
-    def _make_checkup(self, installed: Installed, keeper: DriverKeeper) -> Checkup:
+    def _make_checkup(self, installed: Installed, keeper: DriverKeeper) -> HealthSchedule:
         environment = self._environment
-        return Checkup(
+        return HealthSchedule(
             self.driver,
             installed,
             keeper,
@@ -384,7 +384,7 @@ class DriverProvider:
             self._begin_task(self._end_when_free(self._instances, instance))
 
     async def _end_when_free(self, instances: Instances, instance: Instance) -> None:
-        async with instances.drained(instance, self._longest_s):
+        async with instances.hold_unleased(instance, self._longest_s):
             instances.rest(instance)
 
     def on_restarted(self, who: str | None) -> None:
@@ -408,7 +408,7 @@ class DriverProvider:
         return tuple(one.keeper.link.segment for one in concerned)
 
     async def _restart_when_free(self, instances: Instances, instance: Instance) -> None:
-        async with instances.drained(instance, self._longest_s):
+        async with instances.hold_unleased(instance, self._longest_s):
             if self.state is DriverState.UNAUTHED:
                 self.login = None
                 self._stand(DriverState.CHECKING, None, None)

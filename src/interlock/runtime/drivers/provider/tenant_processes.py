@@ -54,7 +54,7 @@ class InstanceLease:
     def release(self) -> None:
         if not self._released:
             self._released = True
-            self._instances.returned(self.instance)
+            self._instances.end_lease(self.instance)
 
 
 class Instances:
@@ -92,7 +92,7 @@ class Instances:
         return tuple(self._of.values())
 
     @contextlib.asynccontextmanager
-    async def drained(self, instance: Instance, seconds: float) -> AsyncIterator[None]:
+    async def hold_unleased(self, instance: Instance, seconds: float) -> AsyncIterator[None]:
         """Hold the process without leases: entered when the last is released, or after `seconds`; new leases wait."""
         while instance.leases_ended is not None and (before := instance.done) is not None:
             await before.wait()
@@ -127,7 +127,7 @@ class Instances:
             if lease is not None:
                 return lease
             if instance is not None:
-                if not await self._room(deadline - self._clock.now()):
+                if not await self._wait_for_release(deadline - self._clock.now()):
                     return None
                 continue
             others = [one for one in self._of.values() if one.who is not None]
@@ -137,10 +137,10 @@ class Instances:
             idle = [one for one in others if one.is_idle]
             if idle:
                 self._end(min(idle, key=lambda one: one.used_at))
-            if not await self._room(deadline - self._clock.now()):
+            if not await self._wait_for_release(deadline - self._clock.now()):
                 return None
 
-    async def _room(self, seconds: float) -> bool:
+    async def _wait_for_release(self, seconds: float) -> bool:
         """Until something may have become free."""
         freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(freed)
@@ -151,7 +151,7 @@ class Instances:
             if freed in self._waiting:
                 self._waiting.remove(freed)
 
-    def returned(self, instance: Instance) -> None:
+    def end_lease(self, instance: Instance) -> None:
         instance.leases -= 1
         instance.used_at = self._clock.now()
         if instance.leases_ended is not None and not instance.leases:
@@ -203,7 +203,7 @@ class Instances:
         """Wait until no process is leased, at most `seconds`."""
         deadline = self._clock.now() + seconds
         while any(one.leases for one in self._of.values()):
-            if not await self._room(deadline - self._clock.now()):
+            if not await self._wait_for_release(deadline - self._clock.now()):
                 return
 
     async def stop(self) -> None:

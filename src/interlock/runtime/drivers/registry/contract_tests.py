@@ -53,14 +53,14 @@ class _Answer:
             self.message.cancel()
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ExampleVerdict(msgspec.Struct, frozen=True):
     """How an example went: passed, failed, held or skipped; and what differs, or why."""
 
     outcome: str
     difference: tuple[str, ...] = ()
 
 
-class Examples:
+class ExampleRunner:
     def __init__(self, modern: ModernFront, dispatch: Dispatch, catalog: Catalog, contracts: LazyContracts) -> None:
         self._modern = modern
         self._dispatch = dispatch
@@ -72,7 +72,7 @@ class Examples:
         for contract in declared.contracts.values():
             for example in contract.examples:
                 if contract.mutates and not allow_mutation:
-                    verdict = Verdict("skipped", ("it changes something",))
+                    verdict = ExampleVerdict("skipped", ("it changes something",))
                 else:
                     verdict = await self._one(declared.key, contract, example, by)
                 outcomes.append(
@@ -87,7 +87,7 @@ class Examples:
         is_ok = all(each.outcome in ("passed", "skipped") for each in outcomes)
         return DriverExamples(id=declared.id, key=declared.key, ok=is_ok, examples=tuple(outcomes))
 
-    async def _one(self, key: str, contract: Contract, example: ContractExample, by: str) -> Verdict:
+    async def _one(self, key: str, contract: Contract, example: ContractExample, by: str) -> ExampleVerdict:
         name = self._listed_name(contract)
         if name is None:
             return _failure("the contract is not offered: interlock drivers show says why")
@@ -124,29 +124,29 @@ class Examples:
         return None
 
 
-def _verdict(said: JsonObject, example: ContractExample) -> Verdict:
+def _verdict(said: JsonObject, example: ContractExample) -> ExampleVerdict:
     error, result = said.get("error"), said.get("result")
     if isinstance(error, dict):
         data = error.get("data") or {}
         if data.get("reason") == "confirmation_required" or error.get("message") == "confirmation_required":
-            return Verdict("held", ("it waits for a decision: interlock approvals",))
+            return ExampleVerdict("held", ("it waits for a decision: interlock approvals",))
         return _failure(f"{error.get('message')}: {data.get('reason', '')}".rstrip(": "))
     if not isinstance(result, dict):
         return _failure("the answer cannot be read")
     if result.get("resultType") == "input_required":
-        return Verdict("held", ("it asks something first",))
+        return ExampleVerdict("held", ("it asks something first",))
     if result.get("isError"):
         code = ((result.get("_meta") or {}).get(ERROR_KEY) or {}).get("code", "")
         texts = [block.get("text", "") for block in result.get("content", ()) if isinstance(block, dict)]
         return _failure(texts[0] if texts else code or "the tool reports an error")
     if example.output is msgspec.UNSET:
-        return Verdict("passed")
+        return ExampleVerdict("passed")
     found = tuple(itertools.islice(differences(example.output, result.get("structuredContent")), DIFFERENCES_MAX))
-    return Verdict("failed" if found else "passed", found)
+    return ExampleVerdict("failed" if found else "passed", found)
 
 
-def _failure(why: str) -> Verdict:
-    return Verdict("failed", (why,))
+def _failure(why: str) -> ExampleVerdict:
+    return ExampleVerdict("failed", (why,))
 
 
 def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:

@@ -165,7 +165,7 @@ class DriverService:
         await self.registry.refresh()
         return self._summary(self._find(one.key))
 
-    async def compared(self, one: Declared) -> JsonObject:
+    async def comparison(self, one: Declared) -> JsonObject:
         """What a person is shown in the inbox: the driver, or what it was and what it has become."""
         now = await asyncio.to_thread(texts_of, one)
         accepted = self.registry.memory.maybe_trusted(one.folder)
@@ -259,12 +259,12 @@ class DriverService:
             (one, contract)
             for one in self.registry.declaration.drivers
             for contract in one.contracts.values()
-            if name in (contract.id, _listed_as(contract))
+            if name in (contract.id, _qualified_name(contract))
         ]
         if served is None:
             if not bound:
                 return None
-            served = unserved_contract(bound[0][1], _listed_as(bound[0][1]))
+            served = unserved_contract(bound[0][1], _qualified_name(bound[0][1]))
         known = {each.driver for each in served.ranked} | {each.driver for each in served.rejected}
         rejected = [*served.rejected]
         for one, _ in bound:  # those that are not even asked
@@ -365,6 +365,6 @@ def _delete(one: Declared) -> str:
     return str(folder)
 
 
-def _listed_as(contract: Contract) -> str | None:
+def _qualified_name(contract: Contract) -> str | None:
     name = qualified_name(contract)
     return None if isinstance(name, Problem) else ".".join(name)

@@ -22,7 +22,7 @@ from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.drivers.contracts.table import ContractTable
 from interlock.runtime.drivers.interfaces import DriverState, Provider
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
-from interlock.runtime.drivers.workspace.scan import Sight, look
+from interlock.runtime.drivers.workspace.scan import ScanResult, look
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Memory
 
@@ -34,7 +34,7 @@ REST_SHARE: Final = 10  # two hundred drivers that come up one after the other a
 REST_MAX_S: Final = 1.0
 
 
-class Running(Provider, Protocol):
+class RunningProvider(Provider, Protocol):
     """A provider with its life: `stop` ends when the calls it lent a link for have ended, unless `at_once`."""
 
     settled: asyncio.Event  # the first verdict is there
@@ -51,12 +51,12 @@ class Running(Provider, Protocol):
 
 
 OnChanged = Callable[[Any], None]  # a provider offers something else
-Factory = Callable[[Declared, OnChanged], Running]
+Factory = Callable[[Declared, OnChanged], RunningProvider]
 Take = Callable[[ContractTable], Awaitable[None]]
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    provider: Running
+class _ProviderEntry(msgspec.Struct, frozen=True):
+    provider: RunningProvider
     made_of: tuple[object, ...]
 
 
@@ -77,15 +77,15 @@ class Registry:
         self.plan = plan
         self.memory = memory
         self.declaration = Declaration()
-        self.sight = Sight()
+        self.sight = ScanResult()
         self.offered_problems = offered_problems
         self._factory = factory
         self._take = take
         self._declared: AsyncFeed[Declaration] = declared or AsyncFeed()
         self._machine = machine
         self._surveyor = Surveyor(plan, machine)
-        self._basis: tuple[Sight, int, Surveyor] | None = None  # what the declaration was made of
-        self._kept: dict[str, _Kept] = {}
+        self._basis: tuple[ScanResult, int, Surveyor] | None = None  # what the declaration was made of
+        self._kept: dict[str, _ProviderEntry] = {}
         self._leaving = BackgroundTasks()
         self._refreshing = asyncio.Lock()
         self._publishing: asyncio.Task[None] | None = None
@@ -94,7 +94,7 @@ class Registry:
 
     # Looking
 
-    async def refresh(self, sight: Sight | None = None) -> Declaration:
+    async def refresh(self, sight: ScanResult | None = None) -> Declaration:
         """Everything as it is on disk now, taken up. Raises StoreError where what was registered cannot be kept."""
         async with self._refreshing:
             if sight is None:
@@ -149,7 +149,7 @@ class Registry:
             if key in self._kept:
                 self._leave(key)
             provider = factory(wanted[key], self._on_changed)
-            self._kept[key] = _Kept(provider, made_of[key])
+            self._kept[key] = _ProviderEntry(provider, made_of[key])
             provider.start()
         await self.publish(anyway=False)
         if trouble is not None:
@@ -174,7 +174,7 @@ class Registry:
 
     # What the contract side is told
 
-    def _on_changed(self, provider: Running) -> None:
+    def _on_changed(self, provider: RunningProvider) -> None:
         """Several changes that come together are told once; those of a provider that was replaced are not."""
         if not any(kept.provider is provider for kept in self._kept.values()):
             return
@@ -217,7 +217,7 @@ class Registry:
     # Asking
 
     @property
-    def providers(self) -> Mapping[str, Running]:
+    def providers(self) -> Mapping[str, RunningProvider]:
         return {key: kept.provider for key, kept in self._kept.items()}
 
     def state_of(self, declared: Declared) -> tuple[str, str | None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlock.config.plan import Plan
-from interlock.runtime.drivers.workspace.scan import Sight, is_any, look, roots_of
+from interlock.runtime.drivers.workspace.scan import ScanResult, is_any, look, roots_of
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Drivers:
         self._open = open_
         self._opening = asyncio.Lock()
         self._again = asyncio.Event()
-        self._seen = Sight()
+        self._seen = ScanResult()
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -124,6 +124,6 @@ class Drivers:
         return took
 
 
-def _timed_look(plan: Plan, others: Iterable[Path]) -> tuple[Sight, float]:
+def _timed_look(plan: Plan, others: Iterable[Path]) -> tuple[ScanResult, float]:
     began = time.thread_time()
     return look(plan, others), time.thread_time() - began

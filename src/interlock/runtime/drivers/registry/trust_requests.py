@@ -34,7 +34,7 @@ _NEW: Final = "this driver has not been accepted yet"
 _CHANGED: Final = "the files of this driver changed since they were accepted"
 
 
-class Asking:
+class TrustRequests:
     def __init__(self, inbox: Inbox, service: "DriverService", declared: AsyncFeed[Declaration]) -> None:
         self._inbox = inbox
         self._service = service
@@ -66,7 +66,7 @@ class Asking:
             log.error("untrusted drivers cannot be put into the inbox: %s", error)
 
     async def _raise(self, tool: str, one: Declared) -> None:
-        compared = await self._service.compared(one)
+        compared = await self._service.comparison(one)
         encoded = msgspec.json.encode(compared)
         if len(encoded) > SHOWN_BYTES_MAX:
             log.warning("driver %s is too long for the inbox: interlock drivers trust %s shows it", one.key, one.id)

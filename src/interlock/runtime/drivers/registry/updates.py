@@ -15,7 +15,7 @@ from interlock.config.plan import Plan
 from interlock.operator_api.drivers import DriverUpdate, SwitchedDriver
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.runtime.base.operator_errors import Refused
-from interlock.runtime.drivers.add.trial import Bench, Stood
+from interlock.runtime.drivers.add.trial import TrialResult, TrialRunner
 from interlock.runtime.drivers.install.install import difference
 from interlock.runtime.drivers.install.locks import Locks
 from interlock.runtime.drivers.install.outcome import Locked
@@ -30,7 +30,7 @@ CANDIDATES_MAX: Final = 100
 _ELSEWHERE: Final = frozenset(("present", "vendored"))  # nothing that we install, and so nothing to renew
 
 
-class Updating:
+class UpdateService:
     def __init__(self, registry: Registry, locks: Locks) -> None:
         self._registry = registry
         self._locks = locks
@@ -99,8 +99,8 @@ class Updating:
         return {str(tool.get("name")): tool for tool in found if isinstance(tool, dict)}
 
 
-async def _stood(plan: Plan, one: Declared, *, anew: bool) -> Stood:
-    async with Bench(plan, anew=anew) as bench:
+async def _stood(plan: Plan, one: Declared, *, anew: bool) -> TrialResult:
+    async with TrialRunner(plan, anew=anew) as bench:
         return await bench.stand(one, lambda _: None)
 
 

@@ -17,7 +17,7 @@ from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.folder import read_folder
-from interlock.runtime.drivers.workspace.scan import Found, mark_of
+from interlock.runtime.drivers.workspace.scan import FoundFolder, mark_of
 from interlock.runtime.drivers.workspace.trust_store import Trusted
 
 JsonObject = dict[str, Any]
@@ -85,7 +85,7 @@ def changed_keys(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
 def texts_of(one: Declared) -> dict[str, str]:
     """The short files of a folder, and the contracts elsewhere, as they are now. Raises Refused when they are others
     than those that were declared. Blocking."""
-    folder = read_folder(Found(root=one.root, path=one.folder, mark=mark_of(one.folder)))
+    folder = read_folder(FoundFolder(root=one.root, path=one.folder, mark=mark_of(one.folder)))
     outside = {name: digest for name, digest in one.files.items() if Path(name).is_absolute()}
     if folder_digest({**folder.digests, **outside}) != one.digest:
         raise Refused("changed", f"the files of {one.id} are changing", {"driver": one.key})
@@ -125,7 +125,7 @@ def _place(secret: Secret) -> str:
 
 
 def unserved_contract(contract: Contract, name: str | None) -> ServedContract:
-    """The view of a contract that no driver serves now, in the form of a served one (`Served.explained`)."""
+    """The view of a contract that no driver serves now, in the form of a served one (`CompiledContract.explained`)."""
     return ServedContract(
         contract=contract.id,
         version=contract.version,

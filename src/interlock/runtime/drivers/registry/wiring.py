@@ -12,12 +12,12 @@ from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.drivers.contracts.lazy import LazyContracts
 from interlock.runtime.drivers.install.locks import Locks
-from interlock.runtime.drivers.provider.factory import Providing
-from interlock.runtime.drivers.registry.contract_tests import Examples
+from interlock.runtime.drivers.provider.factory import ProviderFactory
+from interlock.runtime.drivers.registry.contract_tests import ExampleRunner
 from interlock.runtime.drivers.registry.operations import DriverService
 from interlock.runtime.drivers.registry.registry import Registry
-from interlock.runtime.drivers.registry.trust_requests import Asking
-from interlock.runtime.drivers.registry.updates import Updating
+from interlock.runtime.drivers.registry.trust_requests import TrustRequests
+from interlock.runtime.drivers.registry.updates import UpdateService
 from interlock.runtime.drivers.workspace.declaration import Declaration
 from interlock.runtime.drivers.workspace.host_facts import this_machine
 from interlock.runtime.drivers.workspace.trust_store import Memory
@@ -52,7 +52,7 @@ def open_registry(
         plan,
         Memory(kv, clock),
         this_machine(plan.data / "packages"),
-        factory=Providing(
+        factory=ProviderFactory(
             kv=kv,
             clock=clock,
             recorder=recorder,
@@ -71,8 +71,8 @@ def open_registry(
         clock,
         recorder.append_now,
         explain=offered.explained,
-        tester=Examples(modern, dispatch, catalog, contracts),
-        updater=Updating(registry, Locks(kv, clock)),
+        tester=ExampleRunner(modern, dispatch, catalog, contracts),
+        updater=UpdateService(registry, Locks(kv, clock)),
     )
-    decisions.provide(Asking(inbox, service, declared))
+    decisions.provide(TrustRequests(inbox, service, declared))
     return registry, service

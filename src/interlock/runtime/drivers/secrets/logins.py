@@ -20,7 +20,7 @@ log = logging.getLogger("interlock.drivers")
 BUCKET: Final = "driver-logins"
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _LoginRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     secrets: dict[str, int | None]  # slug -> the revision that was refused
 
@@ -44,7 +44,7 @@ class Logins:
         entry = await self._kv.get(BUCKET, self._key(who), self._vault.clock.wall())
         self._known.add(who)
         try:
-            kept = None if entry is None else msgspec.json.decode(entry.value, type=_Kept)
+            kept = None if entry is None else msgspec.json.decode(entry.value, type=_LoginRecord)
         except msgspec.DecodeError:
             return None
         if kept is not None and kept.secrets == await self._revisions():
@@ -62,7 +62,7 @@ class Logins:
             if reason is None:
                 await self._kv.delete(BUCKET, self._key(who))
                 return
-            kept = msgspec.json.encode(_Kept(reason=reason, secrets=await self._revisions()))
+            kept = msgspec.json.encode(_LoginRecord(reason=reason, secrets=await self._revisions()))
             await self._kv.put(BUCKET, self._key(who), kept, self._vault.clock.wall())
         except StoreError as error:
             log.warning("the login of %s could not be remembered: %s", self._driver.key, error)

@@ -3,18 +3,18 @@
 from typing import Final
 
 from interlock.protocol.drivers.model import Driver
-from interlock.runtime.drivers.secrets.vault import ACCESS_DENIED, AUTH_REQUIRED, Lack, SecretsLacking
+from interlock.runtime.drivers.secrets.vault import ACCESS_DENIED, AUTH_REQUIRED, MissingSecret, SecretsMissing
 from interlock.runtime.links.connector import ConnectFailed
 
 _NEEDS: Final = "the server behind this tool needs a credential first"
 
 
-def lacks_of(failure: ConnectFailed) -> tuple[Lack, ...]:
+def lacks_of(failure: ConnectFailed) -> tuple[MissingSecret, ...]:
     """The secrets it lacks, where that is why it was not reached."""
-    return failure.__cause__.lacks if isinstance(failure.__cause__, SecretsLacking) else ()
+    return failure.__cause__.lacks if isinstance(failure.__cause__, SecretsMissing) else ()
 
 
-def code_of(lacks: tuple[Lack, ...]) -> str:
+def code_of(lacks: tuple[MissingSecret, ...]) -> str:
     return ACCESS_DENIED if any(lack.code == ACCESS_DENIED for lack in lacks) else AUTH_REQUIRED
 
 

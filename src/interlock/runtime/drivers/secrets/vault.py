@@ -40,7 +40,7 @@ class Vault(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str]
 
 
-class Lack(msgspec.Struct, frozen=True, kw_only=True):
+class MissingSecret(msgspec.Struct, frozen=True, kw_only=True):
     """A secret the driver cannot have. `text` is for people, and holds no value."""
 
     slug: str
@@ -49,8 +49,8 @@ class Lack(msgspec.Struct, frozen=True, kw_only=True):
     per_user: bool = False  # a user's own process could have it
 
 
-class SecretsLacking(Unobtainable):
-    def __init__(self, lacks: tuple[Lack, ...]) -> None:
+class SecretsMissing(Unobtainable):
+    def __init__(self, lacks: tuple[MissingSecret, ...]) -> None:
         super().__init__("; ".join(lack.text for lack in lacks))
         self.lacks = lacks
 
@@ -68,7 +68,7 @@ class DriverRevealer(SecretResolver):
         """`inventory`: by the NAME the driver uses; `own`: slugs of the SECRETS.md that its auth.ref names."""
         super().__init__(vault.store, vault.clock)
         self.redactor: Redactor = NOTHING
-        self.lacks: tuple[Lack, ...] = ()  # found at the last begin
+        self.lacks: tuple[MissingSecret, ...] = ()  # found at the last begin
         self._vault = vault
         self._driver = driver
         self._inventory = inventory
@@ -79,14 +79,14 @@ class DriverRevealer(SecretResolver):
         self._values: dict[str, str] = {}  # by NAME
 
     async def begin(self) -> None:
-        """A new run. Raises SecretsLacking naming all that it cannot have, StoreError."""
+        """A new run. Raises SecretsMissing naming all that it cannot have, StoreError."""
         self._run = secrets.token_hex(8)
         self._values = {}
         self.lacks = ()
-        lacks: list[Lack] = []
+        lacks: list[MissingSecret] = []
         for name in self._driver.secret_names:
             found = await self._reveal(name)
-            if isinstance(found, Lack):
+            if isinstance(found, MissingSecret):
                 lacks.append(found)
             else:
                 self._values[name] = found
@@ -94,26 +94,26 @@ class DriverRevealer(SecretResolver):
         self.lacks = tuple({lack.slug: lack for lack in lacks}.values())
         if self.lacks:
             self._values = {}
-            raise SecretsLacking(self.lacks)
+            raise SecretsMissing(self.lacks)
 
     async def _secret(self, name: str) -> str:
         known = self._values.get(name)
         if known is not None:
             return known
         found = await self._reveal(name)
-        if isinstance(found, Lack):
-            raise SecretsLacking((found,))
+        if isinstance(found, MissingSecret):
+            raise SecretsMissing((found,))
         return found
 
     def _slug(self, name: str) -> str:
         entry = self._inventory.get(name)
         return secret_slug(name) if entry is None else entry.slug
 
-    async def _reveal(self, name: str) -> str | Lack:
+    async def _reveal(self, name: str) -> str | MissingSecret:
         driver, slug, entry = self._driver, self._slug(name), self._inventory.get(name)
         if entry is None:
             text = f"no inventory describes the secret {slug} ({UNDECLARED}): {lines_to_describe(driver, name, slug)}"
-            return Lack(slug=slug, code=AUTH_REQUIRED, text=text)
+            return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=text)
         is_own = slug in self._own
         granted_by = maybe_granted_by(entry, driver, self._contracts, is_own=is_own, user=self._who)
         if granted_by is None:
@@ -121,15 +121,15 @@ class DriverRevealer(SecretResolver):
             per_user = any(grant.kind == USER for grant in entry.access.bind) if entry.access is not None else False
             how = lines_to_grant(driver, is_beside=None, has_access=entry.access is not None)
             text = f"its inventory does not let it have the secret {slug} ({ACCESS_DENIED}): {how}"
-            return Lack(slug=slug, code=ACCESS_DENIED, text=text, per_user=per_user)
+            return MissingSecret(slug=slug, code=ACCESS_DENIED, text=text, per_user=per_user)
         vault = self._vault
         try:
             value = await fetch(slug, entry.backend, vault.store, vault.environment, vault.clock.wall())
         except BackendFailed as failed:
-            return Lack(slug=slug, code=AUTH_REQUIRED, text=f"it needs the secret {slug}: {failed}")
+            return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=f"it needs the secret {slug}: {failed}")
         if not value:
             how = f"interlock secrets set {slug}" if entry.backend is None else f"{entry.backend} has none"
-            return Lack(slug=slug, code=AUTH_REQUIRED, text=f"it needs the secret {slug}: {how}")
+            return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=f"it needs the secret {slug}: {how}")
         self._record(REVEALED, slug, granted_by)
         return value
 

@@ -18,7 +18,7 @@ from interlock.protocol.drivers.files.driver import ENTRY
 from interlock.protocol.drivers.model import Binding, Contract, Driver, Problem, Reading
 from interlock.protocol.jsontext.pointer import quoted
 from interlock.runtime.drivers.workspace.declaration import Parsed, same
-from interlock.runtime.drivers.workspace.folder import Unreadable, read_file
+from interlock.runtime.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.runtime.drivers.workspace.scan import TOOLS, Stat, inside, maybe_stat
 
 CONFLICT = "contract_conflict"
@@ -38,7 +38,7 @@ class Bindings(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
 
 
-class Library:
+class ContractLookup:
     """Every contract that lies below .tools, and whichever is named elsewhere; each is read once per change."""
 
     def __init__(self, workspace: Path) -> None:
@@ -66,7 +66,7 @@ class Library:
         try:
             data, digest = read_file(Path(os.path.realpath(path)))
             place = Place(path=path, reading=read_contract(data, str(path)), digest=digest)
-        except Unreadable as fault:
+        except FolderUnreadable as fault:
             problem = Problem(file=str(path), code="file_unreadable", message=str(fault), hint="mend or remove it")
             place = Place(path=path, reading=Reading(problems=(problem,)))
         self._read[path] = (seen, place)

@@ -21,7 +21,7 @@ from interlock.runtime.drivers.workspace.scan import (
     FILES_MAX,
     SECRETS_FILE,
     TOOL_FILE,
-    Found,
+    FoundFolder,
     is_text,
     walk,
 )
@@ -43,11 +43,11 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
-class Unreadable(Exception):
+class FolderUnreadable(Exception):
     """The reason, for a person; without the path."""
 
 
-def read_folder(found: Found) -> Folder:
+def read_folder(found: FoundFolder) -> Folder:
     path = found.path
     if found.mark is None:
         return Folder(path=path, problems=(_problem(path, "path_escape", "the folder is a link", "copy it here"),))
@@ -70,7 +70,7 @@ def read_folder(found: Found) -> Folder:
                 continue
             limit = _limit(name, seen.st_size, kept)
             data, digests[name] = _read(path / name, limit, room)
-        except Unreadable as fault:
+        except FolderUnreadable as fault:
             problems.append(_problem(path / name, "file_unreadable", str(fault), "mend or remove it"))
             continue
         room -= seen.st_size
@@ -111,9 +111,9 @@ def _link(folder: Path, name: str) -> str:
     try:
         target = os.readlink(folder / name)  # noqa: PTH115  (as it is written)
     except OSError as error:
-        raise Unreadable(_words(error)) from None
+        raise FolderUnreadable(_words(error)) from None
     if not Path(os.path.realpath(folder / name)).is_relative_to(os.path.realpath(folder)):
-        raise Unreadable("it is a link out of the folder")
+        raise FolderUnreadable("it is a link out of the folder")
     return f"link:{target}"
 
 
@@ -123,11 +123,11 @@ def _read(path: Path, limit: int, room: int) -> tuple[bytes | None, str]:
         # Without waiting for somebody to write into a pipe, and not through a link that came after the look.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise Unreadable(_words(error)) from None
+        raise FolderUnreadable(_words(error)) from None
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise Unreadable("it is not a regular file")
+            raise FolderUnreadable("it is not a regular file")
         made = hashlib.sha256(b"x" if found.st_mode & 0o111 else b"-")
         kept: list[bytes] | None = []
         length = 0
@@ -136,11 +136,11 @@ def _read(path: Path, limit: int, room: int) -> tuple[bytes | None, str]:
                 made.update(chunk)
                 length += len(chunk)
                 if length > room:
-                    raise Unreadable("it grew beyond what a folder may hold")
+                    raise FolderUnreadable("it grew beyond what a folder may hold")
                 if kept is not None:
                     kept = [*kept, chunk] if length <= limit else None
         except OSError as error:
-            raise Unreadable(_words(error)) from None
+            raise FolderUnreadable(_words(error)) from None
     return None if kept is None else b"".join(kept), made.hexdigest()
 
 

@@ -40,7 +40,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     below_tools: bool = False  # at any depth, beside a TOOL.md
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
     """A folder with a DRIVER.md. `mark` differs when anything in it does; None: it is a link, and not looked into."""
 
     root: Root
@@ -48,8 +48,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     mark: bytes | None
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
-    folders: tuple[Found, ...] = ()
+class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
+    folders: tuple[FoundFolder, ...] = ()
     contracts: tuple[tuple[Path, Stat | None], ...] = ()  # every TOOL.md below .tools
     inventories: tuple[tuple[Path, Stat | None], ...] = ()  # every SECRETS.md of the workspace itself
     others: tuple[tuple[Path, Stat | None], ...] = ()  # what was asked for besides
@@ -74,10 +74,10 @@ def is_any(roots: Iterable[Root]) -> bool:
     return any(root.path.is_dir() for root in roots)
 
 
-def look(plan: Plan, others: Iterable[Path] = (), staged: Found | None = None) -> Sight:
+def look(plan: Plan, others: Iterable[Path] = (), staged: FoundFolder | None = None) -> ScanResult:
     """`others`: files somewhere else in the workspace that matter. `staged`: a folder that stands in no root yet, and
     would take the place of the one of its name."""
-    folders: list[Found] = []
+    folders: list[FoundFolder] = []
     drafts: list[Path] = []
     problems: list[Problem] = []
     contracts: list[tuple[Path, Stat | None]] = []
@@ -94,8 +94,8 @@ def look(plan: Plan, others: Iterable[Path] = (), staged: Found | None = None) -
     if staged is not None:
         folders = [staged, *(found for found in folders if found.path.name != staged.path.name)]
     if not folders:
-        return Sight(contracts=tuple(contracts), drafts=tuple(drafts), problems=tuple(problems))
-    return Sight(
+        return ScanResult(contracts=tuple(contracts), drafts=tuple(drafts), problems=tuple(problems))
+    return ScanResult(
         folders=tuple(folders),
         contracts=tuple(contracts),
         inventories=tuple((path, maybe_stat(path)) for path in _inventories(plan.workspace / SECRETS)),
@@ -162,12 +162,12 @@ def _stat(found: os.stat_result) -> Stat:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
 
 
-def _in_root(root: Root, drafts: list[Path], problems: list[Problem]) -> Iterator[Found]:
+def _in_root(root: Root, drafts: list[Path], problems: list[Problem]) -> Iterator[FoundFolder]:
     for name, is_link in _folders(root.path, problems):
         folder = root.path / name
         names = _names(folder)
         if DRIVER_FILE in names:  # not driver.md, also where the file system takes both for the same
-            yield Found(root=root, path=folder, mark=None if is_link else mark_of(folder))
+            yield FoundFolder(root=root, path=folder, mark=None if is_link else mark_of(folder))
         elif DRAFT_FILE in names:
             drafts.append(folder)
 
@@ -198,7 +198,9 @@ def _names(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _beside_tools(root: Root, contracts: list[tuple[Path, Stat | None]], problems: list[Problem]) -> Iterator[Found]:
+def _beside_tools(
+    root: Root, contracts: list[tuple[Path, Stat | None]], problems: list[Problem]
+) -> Iterator[FoundFolder]:
     """AIP-14 allows a DRIVER.md beside a TOOL.md."""
     drivers: list[Path] = []
     for count, (name, found) in enumerate(walk(root.path)):
@@ -216,7 +218,7 @@ def _beside_tools(root: Root, contracts: list[tuple[Path, Stat | None]], problem
     beside = {path.parent for path, _ in contracts}
     for folder in drivers:
         if folder in beside:
-            yield Found(root=root, path=folder, mark=mark_of(folder))
+            yield FoundFolder(root=root, path=folder, mark=mark_of(folder))
 
 
 def _inventories(secrets: Path) -> Iterator[Path]:

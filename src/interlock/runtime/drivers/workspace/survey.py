@@ -37,10 +37,10 @@ from interlock.protocol.drivers.selection.requirements import UNMET, Machine, un
 from interlock.protocol.drivers.selection.secret_access import is_for_users_alone
 from interlock.protocol.drivers.selection.secret_hints import UNDECLARED
 from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.workspace.contract_lookup import CONFLICT, Library
+from interlock.runtime.drivers.workspace.contract_lookup import CONFLICT, ContractLookup
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared, Parsed, same
-from interlock.runtime.drivers.workspace.folder import Folder, Unreadable, read_file, read_folder
-from interlock.runtime.drivers.workspace.scan import TOOLS, Found, Sight, Stat, inside
+from interlock.runtime.drivers.workspace.folder import Folder, FolderUnreadable, read_file, read_folder
+from interlock.runtime.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, inside
 from interlock.runtime.drivers.workspace.trust_store import Remembered
 from interlock.runtime.drivers.workspace.ungranted_secrets import ungranted_secrets
 
@@ -51,11 +51,11 @@ class Surveyor:
     def __init__(self, plan: Plan, machine: Machine) -> None:
         self._plan = plan
         self._machine = machine
-        self._library = Library(plan.workspace)
+        self._library = ContractLookup(plan.workspace)
         self._parsed: dict[Path, tuple[bytes | None, Parsed]] = {}
         self._inventories: dict[Path, tuple[Stat | None, Reading[Secrets]]] = {}
 
-    def survey(self, sight: Sight, remembered: Remembered) -> Declaration:
+    def survey(self, sight: ScanResult, remembered: Remembered) -> Declaration:
         parsed = [self._folder(found) for found in sight.folders]
         self._parsed = {one.path: self._parsed[one.path] for one in parsed}
         self._library.take(sight.contracts)
@@ -70,7 +70,7 @@ class Surveyor:
             others=tuple(self._library.asked),
         )
 
-    def _folder(self, found: Found) -> Parsed:
+    def _folder(self, found: FoundFolder) -> Parsed:
         before = self._parsed.get(found.path)
         if before is not None and before[0] == found.mark and found.mark is not None:
             return before[1]
@@ -78,7 +78,7 @@ class Surveyor:
         self._parsed[found.path] = (found.mark, parsed)
         return parsed
 
-    def _workspace_inventories(self, sight: Sight) -> tuple[list[Secrets], list[Problem]]:
+    def _workspace_inventories(self, sight: ScanResult) -> tuple[list[Secrets], list[Problem]]:
         """The inventories of the workspace itself."""
         read: dict[Path, tuple[Stat | None, Reading[Secrets]]] = {}
         for path, seen in sight.inventories:
@@ -88,7 +88,7 @@ class Surveyor:
                 continue
             try:
                 read[path] = (seen, read_secrets(read_file(path)[0], str(path)))
-            except Unreadable as fault:
+            except FolderUnreadable as fault:
                 problem = Problem(file=str(path), code="file_unreadable", message=str(fault), hint="mend or remove it")
                 read[path] = (seen, Reading(problems=(problem,)))
         self._inventories = read
@@ -166,7 +166,7 @@ class Surveyor:
         path = self._runner_file(written, parsed)
         try:
             read = None if path is None else read_frontmatter(read_file(path)[0], str(path)).value
-        except Unreadable:
+        except FolderUnreadable:
             return {}
         return {} if read is None else read.data
 
@@ -184,7 +184,7 @@ class Surveyor:
         self._library.asked.add(path)
         try:
             return {str(path): read_file(path)[1]}
-        except Unreadable:
+        except FolderUnreadable:
             return {}
 
     def _is_near(self, path: Path, parsed: Parsed) -> bool:
@@ -195,7 +195,7 @@ class Surveyor:
         return successor_problems(remembered.manifests.get(driver.key), driver, dev=self._plan.drivers.dev)
 
 
-def parse(found: Found, folder: Folder, plan: Plan) -> Parsed:
+def parse(found: FoundFolder, folder: Folder, plan: Plan) -> Parsed:
     text = folder.texts.get(DRIVER_FILE, b"")
     server_json = folder.texts.get(SERVER_JSON)
     reading: Reading[Driver] = Reading()

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from interlock.runtime.drivers.workspace.folder import read_folder
-from interlock.runtime.drivers.workspace.scan import Found, Root, mark_of
+from interlock.runtime.drivers.workspace.scan import FoundFolder, Root, mark_of
 
 BROKEN: Final = "untrusted"
 WORDS: Final = "the files of the driver are not those that were trusted"
 
 
-class Seal:
+class TamperCheck:
     def __init__(self, root: Root, folder: Path, files: Mapping[str, str]) -> None:
         """`files`: what trust covers; of it, those in the folder are looked at."""
         self._root = root
@@ -36,7 +36,7 @@ class Seal:
         mark = mark_of(self._folder)
         if mark == self._good:
             return mark
-        read = read_folder(Found(root=self._root, path=self._folder, mark=mark))
+        read = read_folder(FoundFolder(root=self._root, path=self._folder, mark=mark))
         if read.problems or dict(read.digests) != self._files or mark_of(self._folder) != mark:
             return None
         self._good = mark

@@ -11,12 +11,12 @@ from interlock.protocol.drivers.selection.secret_hints import UNDECLARED, UNGRAN
 from interlock.runtime.drivers.workspace.declaration import Declared
 
 
-class Ungranted(msgspec.Struct, frozen=True, kw_only=True):
+class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
     slug: str
     problem: Problem
 
 
-def ungranted_secrets(one: Declared) -> Iterator[Ungranted]:
+def ungranted_secrets(one: Declared) -> Iterator[UngrantedSecret]:
     """Of a driver whose inventory was looked up; the server is not started while there is any."""
     driver = one.driver
     for name in driver.secret_names if driver is not None else ():
@@ -26,12 +26,12 @@ def ungranted_secrets(one: Declared) -> Iterator[Ungranted]:
             slug = default_slug(name)
             message = f"no inventory describes the secret {name}, and the node does not start the server until one does"
             hint = lines_to_describe(driver, name, slug)
-            yield Ungranted(slug=slug, problem=_problem(driver, UNDECLARED, message, hint))
+            yield UngrantedSecret(slug=slug, problem=_problem(driver, UNDECLARED, message, hint))
         elif not _is_granted(one, driver, entry):
             message = f"no inventory grants the driver the secret {entry.slug}, and the node does not start the server"
             is_beside = one.own_secrets is not None and entry in one.own_secrets.entries
             hint = lines_to_grant(driver, is_beside=is_beside, has_access=entry.access is not None)
-            yield Ungranted(slug=entry.slug, problem=_problem(driver, UNGRANTED, message, hint))
+            yield UngrantedSecret(slug=entry.slug, problem=_problem(driver, UNGRANTED, message, hint))
 
 
 def _is_granted(one: Declared, driver: Driver, entry: Secret) -> bool:

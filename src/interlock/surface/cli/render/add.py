@@ -11,7 +11,7 @@ from interlock.protocol.ax.names import normalise
 from interlock.protocol.drivers.authoring.proposal import Proposal
 from interlock.protocol.drivers.binding.listed_tool import exposed_segment
 from interlock.protocol.drivers.model import Problem
-from interlock.runtime.drivers.add.flow import Wrapped
+from interlock.runtime.drivers.add.flow import WrapResult
 from interlock.surface.cli.terminal.output import Output
 from interlock.surface.cli.terminal.text import count, one_line
 
@@ -58,7 +58,7 @@ def proposal_lines(proposals: Sequence[Proposal]) -> list[str]:
     return [f"{one_line(each.tool_name)}: {each.tool_class}, {WHY[each.by]}" for each in proposals]
 
 
-def show_added(out: Output, done: Wrapped, *, state: DriverSummary | None) -> None:
+def show_added(out: Output, done: WrapResult, *, state: DriverSummary | None) -> None:
     added, composed, proposals = done.added, done.composed, done.proposals
     driver = composed.driver.driver
     if out.as_json:
@@ -118,7 +118,7 @@ def _sandbox_lines(sandbox: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _value(done: Wrapped, state: DriverSummary | None) -> dict[str, Any]:
+def _value(done: WrapResult, state: DriverSummary | None) -> dict[str, Any]:
     added, composed, proposals = done.added, done.composed, done.proposals
     installed, facts = added.stood.installed, added.stood.facts
     return {

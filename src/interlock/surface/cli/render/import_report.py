@@ -7,7 +7,7 @@ from typing import Any
 
 from interlock.runtime.interop.client_discovery import SourceFile
 from interlock.runtime.interop.importer import DriverReport, Report, SecretReport
-from interlock.runtime.interop.probe_drafts import Connected
+from interlock.runtime.interop.probe_drafts import ProbeResult
 from interlock.surface.cli.terminal.output import Output
 from interlock.surface.cli.terminal.text import count, one_line
 
@@ -46,7 +46,7 @@ def show_report(
     report: Report,
     *,
     dry_run: bool,
-    connected: Sequence[Connected] = (),
+    connected: Sequence[ProbeResult] = (),
 ) -> None:
     if out.as_json:
         out.json(_report_value(files, report, connected, dry_run=dry_run))
@@ -113,7 +113,7 @@ def _file_value(file: SourceFile) -> dict[str, Any]:
 
 
 def _report_value(
-    files: Sequence[SourceFile], report: Report, connected: Sequence[Connected], *, dry_run: bool
+    files: Sequence[SourceFile], report: Report, connected: Sequence[ProbeResult], *, dry_run: bool
 ) -> dict[str, Any]:
     finished = {each.id for each in connected if each.state == "ready"}
     return {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from interlock.protocol.drivers.authoring.proposal import Proposal
     from interlock.protocol.interop.model import Finding
     from interlock.runtime.drivers.add.add import NotAdded
-    from interlock.runtime.drivers.add.flow import Agree, Wanted, Wrapped
+    from interlock.runtime.drivers.add.flow import Agree, DriverRequest, WrapResult
 
 SETTLE_S = 30.0
 PATH_CHARS_MAX = 4096
@@ -135,17 +135,17 @@ def add(
     show_added(invocation.out, done, state=state)
 
 
-async def wrap_server(invocation: Invocation, wanted: "Wanted", agree: "Agree") -> "Wrapped":
+async def wrap_server(invocation: Invocation, wanted: "DriverRequest", agree: "Agree") -> "WrapResult":
     """Raises NotAdded, StoreError."""
     from interlock.runtime.drivers.add.flow import wrap
-    from interlock.runtime.drivers.add.trial import Bench
+    from interlock.runtime.drivers.add.trial import TrialRunner
 
     log = logging.getLogger("interlock")
     level = log.level
     if not invocation.debug:
         log.setLevel(logging.CRITICAL)  # what matters of it is said by the command
     try:
-        async with Bench(invocation.loaded.plan) as bench:
+        async with TrialRunner(invocation.loaded.plan) as bench:
             return await wrap(bench, wanted, agree, invocation.out.remark)
     finally:
         log.setLevel(level)
@@ -178,25 +178,25 @@ class _Flow:
         self._replace = replace
         self._no_trust = no_trust
 
-    def wanted(self) -> "Wanted":
+    def wanted(self) -> "DriverRequest":
         """What the driver will say apart from its tools; secrets are kept. Raises NotAdded."""
         import msgspec
 
-        from interlock.runtime.drivers.add.flow import wanted_of_draft
+        from interlock.runtime.drivers.add.flow import request_of_draft
         from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS
 
         folder = self.plan.workspace / DRIVERS / self.asked.reference
-        made = wanted_of_draft(folder) if (folder / DRAFT_FILE).is_file() else self._read_reference()
+        made = request_of_draft(folder) if (folder / DRAFT_FILE).is_file() else self._read_reference()
         return msgspec.structs.replace(made, tools=self.asked.tools, classes=self.asked.classes, replaces=self._replace)
 
-    def _read_reference(self) -> "Wanted":
+    def _read_reference(self) -> "DriverRequest":
         from interlock.protocol.drivers.files.inventory import SECRETS_FILE
         from interlock.protocol.interop.convert.draft import Wishes, draft_entry
         from interlock.protocol.interop.convert.entry import Surroundings
         from interlock.protocol.interop.convert.inventory_text import secrets_text
         from interlock.protocol.interop.model import Note
         from interlock.protocol.interop.read.server_reference import UnknownReference, entry_of
-        from interlock.runtime.drivers.add.flow import Wanted
+        from interlock.runtime.drivers.add.flow import DriverRequest
 
         asked = self.asked
         reference, args = as_command(asked.reference, asked.args)
@@ -241,9 +241,9 @@ class _Flow:
             data["install"] = [{"method": "pip", "package": package, "with": list(asked.beside)}]
         data = self._with_shipped(data)
         if not draft.secrets:
-            return Wanted(data=data)
+            return DriverRequest(data=data)
         self._keep(draft.secrets)
-        return Wanted(data=data, files={SECRETS_FILE: secrets_text(draft.secrets)})
+        return DriverRequest(data=data, files={SECRETS_FILE: secrets_text(draft.secrets)})
 
     def _with_shipped(self, data: dict[str, Any]) -> dict[str, Any]:
         from interlock.runtime.drivers.add.shipped import with_shipped

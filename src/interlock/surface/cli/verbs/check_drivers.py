@@ -19,9 +19,9 @@ from interlock.protocol.drivers.model import Driver
 from interlock.protocol.drivers.model import Problem as Found
 from interlock.protocol.drivers.selection.compatibility import changes_of_identity, manifest_of
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
-from interlock.runtime.drivers.workspace.folder import Unreadable, read_file
+from interlock.runtime.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.runtime.drivers.workspace.host_facts import this_machine
-from interlock.runtime.drivers.workspace.scan import Found as Folder
+from interlock.runtime.drivers.workspace.scan import FoundFolder as Folder
 from interlock.runtime.drivers.workspace.scan import Root, look, mark_of
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Remembered
@@ -123,7 +123,7 @@ def _older(path: Path) -> Driver:
 def _bytes(path: Path) -> bytes:
     try:
         return read_file(path)[0]
-    except Unreadable as fault:
+    except FolderUnreadable as fault:
         raise Refused("file_unreadable", f"{path}: {fault}") from None
 
 

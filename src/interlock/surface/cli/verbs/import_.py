@@ -13,10 +13,10 @@ from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
 if TYPE_CHECKING:
     from interlock.protocol.interop.clients import Client
     from interlock.protocol.interop.convert.batch import Batch
-    from interlock.runtime.drivers.add.add import Added
+    from interlock.runtime.drivers.add.add import AddResult
     from interlock.runtime.interop.client_discovery import Machine, SourceFile
-    from interlock.runtime.interop.importer import DriverReport, Importing, Keep, Kept, Report
-    from interlock.runtime.interop.probe_drafts import Connected
+    from interlock.runtime.interop.importer import DriverReport, ImportRequest, Keep, Kept, Report
+    from interlock.runtime.interop.probe_drafts import ProbeResult
 
 app = verb_app("Bring in the servers that other clients have.")
 
@@ -71,7 +71,7 @@ def import_(
     """
     from interlock.protocol.interop.convert.draft import Wishes
     from interlock.runtime.interop.client_discovery import Machine, look, without_own
-    from interlock.runtime.interop.importer import Importing
+    from interlock.runtime.interop.importer import ImportRequest
     from interlock.surface.cli.render.import_report import show_files, show_report
 
     plan = invocation.loaded.plan
@@ -83,7 +83,7 @@ def import_(
         own = own_addresses(invocation)
         show_files(invocation.out, [without_own(each, own) for each in files])
         return
-    asked = Importing(
+    asked = ImportRequest(
         machine=machine,
         workspace=plan.workspace,
         wishes=Wishes(not_secret=frozenset(not_secret or ()), trust_network=trust_network),
@@ -103,11 +103,11 @@ def import_(
         show_report(invocation.out, files, report, dry_run=dry_run, connected=connected)
 
 
-def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool) -> "list[Connected]":
+def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool) -> "list[ProbeResult]":
     """AIP-import-8: each start is announced with its command, and may be declined."""
     from shlex import join
 
-    from interlock.runtime.drivers.add.flow import wanted_of_draft
+    from interlock.runtime.drivers.add.flow import request_of_draft
     from interlock.runtime.interop.probe_drafts import connect
     from interlock.surface.cli.client.offline import run_stored
     from interlock.surface.cli.terminal.text import count, one_line
@@ -119,9 +119,9 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
         out.remark(f"{driver.id}: {one_line(join(driver.command))}")
         return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)
 
-    async def finish(folder: Path) -> "Added":
+    async def finish(folder: Path) -> "AddResult":
         # What its server does not say of a tool stays open: no person was asked.
-        done = await wrap_server(invocation, wanted_of_draft(folder), lambda proposals: proposals)
+        done = await wrap_server(invocation, request_of_draft(folder), lambda proposals: proposals)
         return done.added
 
     done = run_stored(connect(drafts, invocation.loaded.plan.workspace, finish, agreed))
@@ -158,12 +158,12 @@ def known_client(name: str) -> "Client":
 
 
 def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: Path) -> "SourceFile":
-    from interlock.runtime.interop.named_file import NotKnown, read_file
+    from interlock.runtime.interop.named_file import UnknownFormat, read_file
 
     client = known_client(as_client) if as_client else None
     try:
         source = read_file(path.expanduser().absolute(), client, system=machine.system, packages=packages)
-    except NotKnown as unknown:
+    except UnknownFormat as unknown:
         raise BadUsage("unknown_form", str(unknown), hint="say whose form it has: --as CLIENT") from None
     if source.state != "read":
         why = source.reason or "there is no such file"
@@ -171,7 +171,7 @@ def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: P
     return source
 
 
-def _carry_out(invocation: Invocation, files: "list[SourceFile]", asked: "Importing", *, dry_run: bool) -> "Report":
+def _carry_out(invocation: Invocation, files: "list[SourceFile]", asked: "ImportRequest", *, dry_run: bool) -> "Report":
     from interlock.runtime.drivers.workspace.imported_folder import WorkspaceUnusable
     from interlock.runtime.interop.bundles import BadBundle, unpack
     from interlock.runtime.interop.importer import carry_out, collect_sources, plan
