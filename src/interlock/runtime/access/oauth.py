@@ -73,7 +73,7 @@ class AccessTokens:
         *,
         resource: Callable[[], str],
         node_name: str,
-        book: KnownTokens,
+        known_tokens: KnownTokens,
         view: Callable[[ViewKey], View],
         recorder: Recorder,
         clock: Clock,
@@ -86,7 +86,7 @@ class AccessTokens:
         self._issuers: dict[str, _Issuer] = {}
         self._asked: _Issuer | None = None
         self._rules = rules  # the [[access]] entries
-        self._book = book
+        self._known_tokens = known_tokens
         self._view = view
         self._recorder = recorder
         self._clock = clock
@@ -182,7 +182,7 @@ class AccessTokens:
         principal = self._principal(issuer, claims)
         if isinstance(principal, Principal):
             ends = (claims.exp or now) + SKEW_S
-            self._book.remember(authorization, principal, until=min(ends, now + believed_s), ends=ends)
+            self._known_tokens.remember(authorization, principal, until=min(ends, now + believed_s), ends=ends)
         return principal
 
     async def _read(self, token: str) -> tuple[_Issuer, Claims, float] | Invalid:

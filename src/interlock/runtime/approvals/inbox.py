@@ -62,7 +62,7 @@ class Inbox:
         self._store = store
         self._audit = record
         self._clock = clock
-        self._circle = ApprovalFeed()
+        self._feed = ApprovalFeed()
         self._index = Index(clock)
         self._raising: dict[Key, asyncio.Task[Approval | Fault]] = {}
         self._work = BackgroundTasks()
@@ -71,8 +71,8 @@ class Inbox:
 
     async def open(self) -> None:
         """Loads the stored approvals and ends those that were left behind. Raises StoreError."""
-        for filed in sorted(await self._store.all(), key=lambda one: one.approval.created_at):
-            self._index.keep(filed)  # the newest last: it is the one that stands for its digest
+        for entry in sorted(await self._store.all(), key=lambda one: one.approval.created_at):
+            self._index.keep(entry)  # the newest last: it is the one that stands for its digest
         for approval in self.listed((Status.USED,)):
             await self.finish(approval.id, Move.LOSE, _LOST)
 
@@ -82,11 +82,11 @@ class Inbox:
 
     def end_listening(self) -> None:
         """Closes the feed; moves that come later are still made."""
-        self._circle.close()
+        self._feed.close()
 
     async def close(self) -> None:
         await self._work.finish()
-        self._circle.close()
+        self._feed.close()
 
     # Looking
 
@@ -124,7 +124,7 @@ class Inbox:
 
     def listen(self) -> Listener:
         """A listener for every change from now on; close it when done."""
-        return self._circle.listen()
+        return self._feed.listen()
 
     # Moving
 
@@ -214,15 +214,15 @@ class Inbox:
 
     async def _raise(self, key: Key, approval: Approval) -> Approval | Fault:
         try:
-            filed = await self._store.create(approval)
+            entry = await self._store.create(approval)
         except StoreError as refused:
             self._index.release(approval)
             return _unavailable(refused)
         finally:
             del self._raising[key]
-        self._index.keep(filed)
-        self._tell(filed.approval, None)
-        return filed.approval
+        self._index.keep(entry)
+        self._tell(entry.approval, None)
+        return entry.approval
 
     async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
         approval = self.get(id)
@@ -252,17 +252,17 @@ class Inbox:
     async def _move(self, id: str, move: Move, **changes: Any) -> Approval | Fault:
         try:
             for _ in range(TRIES_MAX):
-                filed = self._index.maybe_filed(id)
-                if filed is None:
+                entry = self._index.maybe_filed(id)
+                if entry is None:
                     return UNKNOWN
-                approval = filed.approval if move is Move.EXPIRE else self._index.current(filed)
+                approval = entry.approval if move is Move.EXPIRE else self._index.current(entry)
                 after = maybe_after(approval.status, move)
                 if after is None:
                     return refusal_of(approval)
                 params = approval.params if after in LIVE else None
                 try:
                     moved = await self._store.update(
-                        replace(approval, status=after, params=params, **changes), filed.revision
+                        replace(approval, status=after, params=params, **changes), entry.revision
                     )
                 except Conflict:
                     await self._read_again(id)
@@ -275,16 +275,16 @@ class Inbox:
         return _unavailable("others keep changing it")
 
     async def _read_again(self, id: str) -> None:
-        filed = await self._store.maybe_read(id)
-        if filed is None:
+        entry = await self._store.maybe_read(id)
+        if entry is None:
             self._index.forget(id)
         else:
-            self._index.keep(filed)
+            self._index.keep(entry)
 
     def _tell(self, approval: Approval, before: Approval | None) -> None:
         if before is None or approval.decision == before.decision:  # a decision is on record already
             self._audit.record_move(approval, self._clock.wall(), before)
-        self._circle.tell(approval)
+        self._feed.tell(approval)
 
     def _maybe_too_many(self, approval: Approval) -> Fault | None:
         if self.waiting_count >= LIVE_MAX:

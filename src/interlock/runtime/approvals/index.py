@@ -39,7 +39,7 @@ class Index:
         self.lapsing = asyncio.Event()  # there is one that lapses by itself
         self.held_bytes = 0  # of all that is pending, but for definitions
         self._clock = clock
-        self._filed: dict[str, ApprovalEntry] = {}
+        self._entries: dict[str, ApprovalEntry] = {}
         self._dues: dict[str, float] = {}  # live ones that lapse, by the monotonic clock
         self._by_key: dict[Key, str] = {}
         self._pending: dict[str, dict[str, int]] = {}  # principal -> ids and the bytes they hold
@@ -49,14 +49,14 @@ class Index:
     # Looking
 
     def maybe_filed(self, id: str) -> ApprovalEntry | None:
-        return self._filed.get(id)
+        return self._entries.get(id)
 
     def all(self) -> Iterator[Approval]:
-        return map(self.current, self._filed.values())
+        return map(self.current, self._entries.values())
 
     def get(self, id: str) -> Approval | None:
-        filed = self._filed.get(id)
-        return None if filed is None else self.current(filed)
+        entry = self._entries.get(id)
+        return None if entry is None else self.current(entry)
 
     def find(self, key: Key) -> Approval | None:
         """Pending, approved and not used, or denied and still to be told so."""
@@ -67,15 +67,15 @@ class Index:
         is_told = approval.expires_at is None or self._clock.wall() < approval.expires_at
         return approval if approval.status is Status.DENIED and is_told else None
 
-    def current(self, filed: ApprovalEntry) -> Approval:
-        if self._has_lapsed(filed):
-            return replace(filed.approval, status=Status.EXPIRED, params=None)
-        return filed.approval
+    def current(self, entry: ApprovalEntry) -> Approval:
+        if self._has_lapsed(entry):
+            return replace(entry.approval, status=Status.EXPIRED, params=None)
+        return entry.approval
 
     def lapsed_ids(self) -> list[str]:
         if not self._dues:
             self.lapsing.clear()
-        return [id for id in self._dues if self._has_lapsed(self._filed[id])]
+        return [id for id in self._dues if self._has_lapsed(self._entries[id])]
 
     def held_counts(self, principal: str) -> dict[str, int]:
         return self._pending.get(principal, {})
@@ -98,19 +98,19 @@ class Index:
         dues = [*others, *(due for id in ids if (due := self._dues.get(id)) is not None)]
         return max(0, round((min(dues) - self._clock.now()) * 1000)) if dues else None
 
-    def _has_lapsed(self, filed: ApprovalEntry) -> bool:
-        deadline = filed.approval.deadline
+    def _has_lapsed(self, entry: ApprovalEntry) -> bool:
+        deadline = entry.approval.deadline
         if deadline is None:
             return False
-        due = self._dues.get(filed.approval.id)
+        due = self._dues.get(entry.approval.id)
         return self._clock.wall() >= deadline or (due is not None and self._clock.now() >= due)
 
     # Following
 
-    def keep(self, filed: ApprovalEntry) -> None:
-        approval = filed.approval
-        before = self._filed.get(approval.id)
-        self._filed[approval.id] = filed
+    def keep(self, entry: ApprovalEntry) -> None:
+        approval = entry.approval
+        before = self._entries.get(approval.id)
+        self._entries[approval.id] = entry
         if approval.status is Status.PENDING:
             self.hold(approval)
         else:
@@ -158,13 +158,13 @@ class Index:
             self.held_bytes += size
 
     def forget(self, id: str) -> None:
-        filed = self._filed.pop(id, None)
-        if filed is None:
+        entry = self._entries.pop(id, None)
+        if entry is None:
             return
         self._dues.pop(id, None)
-        self.release(filed.approval)
-        if self._by_key.get(key_of(filed.approval)) == id:
-            del self._by_key[key_of(filed.approval)]
+        self.release(entry.approval)
+        if self._by_key.get(key_of(entry.approval)) == id:
+            del self._by_key[key_of(entry.approval)]
 
     def forget_old(self) -> None:
         """What ended so long ago that the store has given it up, and the oldest where they are very many."""
@@ -172,8 +172,8 @@ class Index:
             self.withdrawal_times(principal)
         wall = self._clock.wall()
         while self._ended:
-            filed = self._filed.get(self._ended[0])
-            if filed is not None and len(self._ended) <= ENDED_MAX and (filed.kept_until or wall + 1) > wall:
+            entry = self._entries.get(self._ended[0])
+            if entry is not None and len(self._ended) <= ENDED_MAX and (entry.kept_until or wall + 1) > wall:
                 return
             self.forget(self._ended.popleft())
 

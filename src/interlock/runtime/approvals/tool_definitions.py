@@ -113,21 +113,21 @@ class Definitions:
     def knows(self, tool: str) -> bool:
         return self.rulings.knows(tool)
 
-    def look(self, segment: str, sight: DefinitionSnapshot) -> DefinitionState:
-        if self.rulings.knows(sight.tool):
-            ruling = self.rulings.maybe(sight.tool, sight.digest)
+    def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
+        if self.rulings.knows(snapshot.tool):
+            ruling = self.rulings.maybe(snapshot.tool, snapshot.digest)
             if ruling is not None and ruling.says == "denied":
                 return DefinitionState.DENIED
-        known = self._coming.get(segment, {}).get(sight.tool) or self._known.get(segment, {}).get(sight.tool)
+        known = self._coming.get(segment, {}).get(snapshot.tool) or self._known.get(segment, {}).get(snapshot.tool)
         if known is None:
             return DefinitionState.NEW
-        if known.fingerprint == sight.fingerprint:
+        if known.fingerprint == snapshot.fingerprint:
             return DefinitionState.SAME
-        if known.digest == sight.digest:
+        if known.digest == snapshot.digest:
             return DefinitionState.REWORDED
         return (
             DefinitionState.CHANGED
-            if self.rulings.maybe(sight.tool, sight.digest) is None
+            if self.rulings.maybe(snapshot.tool, snapshot.digest) is None
             else DefinitionState.ACCEPTED
         )
 
@@ -142,10 +142,10 @@ class Definitions:
         """
         latest = self._latest.setdefault(segment, _SeenDefinitions())
         coming = self._coming.setdefault(segment, {})
-        for sight, look in seen:
-            latest.looks[sight.tool] = (sight, look)
+        for snapshot, look in seen:
+            latest.looks[snapshot.tool] = (snapshot, look)
             if look not in (DefinitionState.CHANGED, DefinitionState.DENIED):
-                latest.coming[sight.tool] = coming[sight.tool] = sight
+                latest.coming[snapshot.tool] = coming[snapshot.tool] = snapshot
         latest.listed = listed
         if segment not in self._workers:
             work = self._work(segment)
@@ -170,21 +170,21 @@ class Definitions:
     async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
         """How many questions came of it."""
         await self._remember(segment, list(latest.coming.values()), latest.listed)
-        await self._void_outdated(segment, {tool: sight for tool, (sight, _) in latest.looks.items()})
+        await self._void_outdated(segment, {tool: snapshot for tool, (snapshot, _) in latest.looks.items()})
         wanted = {tool for where, tool in self._again if where == segment}
         asking = [
-            sight
-            for sight, look in latest.looks.values()
-            if sight.tool in wanted
-            or (look is DefinitionState.CHANGED and self._inbox.find_definition(sight.tool, sight.digest) is None)
+            snapshot
+            for snapshot, look in latest.looks.values()
+            if snapshot.tool in wanted
+            or (look is DefinitionState.CHANGED and self._inbox.find_definition(snapshot.tool, snapshot.digest) is None)
         ]
         if not asking:
             return 0
         before = await self._on_disk(segment)
         room = WAITING_MAX - sum(one.target == segment for one in self._inbox.waiting_definitions())
-        asking.sort(key=lambda sight: sight.tool not in wanted)  # what an operator asks for comes first
-        for sight in asking[: max(room, len(wanted))]:
-            await self._ask(segment, sight, before.get(sight.tool))
+        asking.sort(key=lambda snapshot: snapshot.tool not in wanted)  # what an operator asks for comes first
+        for snapshot in asking[: max(room, len(wanted))]:
+            await self._ask(segment, snapshot, before.get(snapshot.tool))
         if len(asking) > max(room, len(wanted)):
             log.warning("link %s: %d more definitions changed; they are asked about later", segment, len(asking) - room)
         return len(asking)
@@ -200,10 +200,10 @@ class Definitions:
         if not sights:
             return
         made: dict[str, StoredDefinition] = {}
-        for done, sight in enumerate(sights):
+        for done, snapshot in enumerate(sights):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            made[sight.tool] = _decode_kept(sight.fingerprint, sight.digest, sight.definition())
+            made[snapshot.tool] = _decode_kept(snapshot.fingerprint, snapshot.digest, snapshot.definition())
         await self._write(segment, made, listed)
 
     async def _write(self, segment: str, made: dict[str, StoredDefinition], listed: Mapping[str, object] = {}) -> None:
@@ -225,56 +225,56 @@ class Definitions:
         entry = await self._kv.get(BUCKET, segment, self._clock.wall())
         return {} if entry is None else await asyncio.to_thread(_read, entry)
 
-    async def _ask(self, segment: str, sight: DefinitionSnapshot, before: StoredDefinition | None) -> None:
-        wanted = self._again.pop((segment, sight.tool), None)
-        raised = await self._raise(segment, sight, before, anew=wanted is not None)
+    async def _ask(self, segment: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None) -> None:
+        wanted = self._again.pop((segment, snapshot.tool), None)
+        raised = await self._raise(segment, snapshot, before, anew=wanted is not None)
         if wanted is not None:
             wanted.set_result(raised)
         elif isinstance(raised, Fault):
-            log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, sight.tool)
+            log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, snapshot.tool)
         else:
             log.warning(
                 "link %s: the definition of %s changed, from digest %.12s to %.12s: interlock approvals show %.8s",
                 segment,
-                sight.tool,
+                snapshot.tool,
                 before.known.digest if before is not None else "",
-                sight.digest,
+                snapshot.digest,
                 raised.id,
             )
 
     async def _raise(
-        self, segment: str, sight: DefinitionSnapshot, before: StoredDefinition | None, *, anew: bool = False
+        self, segment: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None, *, anew: bool = False
     ) -> Approval | Fault:
-        changed = before is not None and before.known.digest != sight.digest
-        shown = {"definition": Raw(sight.definition())}
+        changed = before is not None and before.known.digest != snapshot.digest
+        shown = {"definition": Raw(snapshot.definition())}
         if before is not None and changed:
             shown = {"before": Raw((before.definition or "null").encode()), "after": shown["definition"]}
         draft = self._inbox.draft(
             Kind.DEFINITION,
             Source.AX,
             requested_by=NODE,
-            tool=sight.tool,
-            digest=sight.digest,
-            tool_digest=sight.digest,
+            tool=snapshot.tool,
+            digest=snapshot.digest,
+            tool_digest=snapshot.digest,
             target=segment,
             params=Raw(msgspec.json.encode(shown)),
             reason=_CHANGED_REASON if changed else _OPEN_REASON,
-            factors=tuple(name for name, is_so in ((CHANGED, changed), (UNCLASSIFIED, sight.is_open)) if is_so),
+            factors=tuple(name for name, is_so in ((CHANGED, changed), (UNCLASSIFIED, snapshot.is_open)) if is_so),
         )
         return await self._inbox.raise_(draft, anew=anew)
 
     async def _void_outdated(self, segment: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
-        def outdated(approval: Approval) -> bool:
-            sight = seen.get(approval.tool)
+        def is_outdated(approval: Approval) -> bool:
+            snapshot = seen.get(approval.tool)
             return (
                 approval.kind is Kind.DEFINITION
                 and approval.status is Status.PENDING
                 and approval.target == segment
-                and sight is not None
-                and approval.digest != sight.digest
+                and snapshot is not None
+                and approval.digest != snapshot.digest
             )
 
-        await self._inbox.void_where("superseded: the definition is another by now", outdated)
+        await self._inbox.void_where("superseded: the definition is another by now", is_outdated)
 
     def waits(self, segment: str) -> frozenset[str]:
         """Tools of which something waits to be decided; a look at them matters even if it shows what was accepted."""

@@ -78,7 +78,7 @@ class Rulings(Protocol):
     def knows(self, tool: str) -> bool:
         """Whether they said anything of a tool of this name."""
 
-    def look(self, segment: str, sight: DefinitionSnapshot) -> DefinitionState:
+    def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         """What the definition is, compared with what was accepted before."""
 
     def waits(self, segment: str) -> frozenset[str]:
@@ -97,7 +97,7 @@ class _NoRulings:
     def knows(self, tool: str) -> bool:
         return False
 
-    def look(self, segment: str, sight: DefinitionSnapshot) -> DefinitionState:
+    def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         return DefinitionState.SAME
 
     def waits(self, segment: str) -> frozenset[str]:
@@ -397,11 +397,11 @@ class _LinkItemsBuilder:
         if told.hops > self._plan.ax.max_hops:
             return unlisted_tools.too_many_hops(original, told.hops, self._plan.ax.max_hops)
         annotations = maybe_value(item, "annotations")
-        sight = DefinitionSnapshot(qualified, original, item, told.capability, told.declared)
-        is_open = sight.is_open = self._is_open(original, told, annotations, rule)
-        if (unwanted := self._maybe_unwanted(sight, rule)) is not None:
+        snapshot = DefinitionSnapshot(qualified, original, item, told.capability, told.declared)
+        is_open = snapshot.is_open = self._is_open(original, told, annotations, rule)
+        if (unwanted := self._maybe_unwanted(snapshot, rule)) is not None:
             return unwanted
-        ruling = self._rulings.get(qualified, sight.digest) if is_open and self._rulings.knows(qualified) else None
+        ruling = self._rulings.get(qualified, snapshot.digest) if is_open and self._rulings.knows(qualified) else None
         is_open = is_open and ruling is None
         judged = self._judge(original, told, item, annotations, rule, ruling)
         if isinstance(judged, Invalid):
@@ -463,14 +463,14 @@ class _LinkItemsBuilder:
             return False
         return not says_its_effect(as_declared(told.capability, {}), annotations)
 
-    def _maybe_unwanted(self, sight: DefinitionSnapshot, rule: ToolRule | None) -> Withheld | None:
-        look = self._rulings.look(self._link.segment, sight)
-        if look is not DefinitionState.SAME or sight.tool in self._waits:
-            self.seen.append((sight, look))
+    def _maybe_unwanted(self, snapshot: DefinitionSnapshot, rule: ToolRule | None) -> Withheld | None:
+        look = self._rulings.look(self._link.segment, snapshot)
+        if look is not DefinitionState.SAME or snapshot.tool in self._waits:
+            self.seen.append((snapshot, look))
         if look is DefinitionState.DENIED:
-            return unlisted_tools.definition_denied(sight.original)
+            return unlisted_tools.definition_denied(snapshot.original)
         if look is DefinitionState.CHANGED and rule is not None and rule.pin:
-            return unlisted_tools.definition_pinned(sight.original)
+            return unlisted_tools.definition_pinned(snapshot.original)
         return None
 
     def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool, asked: bool) -> Hold | None:

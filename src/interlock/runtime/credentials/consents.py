@@ -56,7 +56,7 @@ class ConsentRequester(Protocol):
 
 
 class PendingConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    asker: ConsentRequester
+    requester: ConsentRequester
     found: TokenSource
     client: Client
     verifier: str
@@ -87,7 +87,7 @@ class Consents:
         self._asked: dict[ConsentRequester, bytes] = {}  # one page for each
 
     def ask(
-        self, asker: ConsentRequester, found: TokenSource, client: Client, redirect_uri: str, wanted: Sequence[str]
+        self, requester: ConsentRequester, found: TokenSource, client: Client, redirect_uri: str, wanted: Sequence[str]
     ) -> Consent:
         """The page for a consent; the same one while the same is asked. Raises Unobtainable."""
         server = found.server
@@ -97,11 +97,11 @@ class Consents:
             raise Unobtainable("its authorization server does not say that it supports PKCE with S256")
         scopes = scopes_to_ask(wanted, server)
         now = self._clock.now()
-        before = self._pending.get(self._asked.get(asker, b""))
+        before = self._pending.get(self._asked.get(requester, b""))
         same = before is not None and (before.found, before.client, before.consent.scopes) == (found, client, scopes)
         if before is not None and same and before.consent.expires_at - now > CONSENT_S_LEFT:
             return before.consent
-        self.forget(asker)
+        self.forget(requester)
         self._forget_old(now)
         state, verifier = secrets.token_urlsafe(STATE_BYTES), secrets.token_urlsafe(VERIFIER_BYTES)
         url = authorization_url(
@@ -116,9 +116,14 @@ class Consents:
         consent = Consent(
             id=secrets.token_urlsafe(16), url=url, issuer=server.issuer, scopes=scopes, expires_at=now + CONSENT_S
         )
-        self._asked[asker] = _hash(state)
+        self._asked[requester] = _hash(state)
         self._pending[_hash(state)] = PendingConsent(
-            asker=asker, found=found, client=client, verifier=verifier, redirect_uri=redirect_uri, consent=consent
+            requester=requester,
+            found=found,
+            client=client,
+            verifier=verifier,
+            redirect_uri=redirect_uri,
+            consent=consent,
         )
         return consent
 
@@ -128,32 +133,34 @@ class Consents:
         pending = self._pending.get(_hash(said.state)) if said is not None else None
         if said is None or pending is None:
             return _UNKNOWN, None
-        self.forget(pending.asker)  # good once, whatever comes of it
+        self.forget(pending.requester)  # good once, whatever comes of it
         if self._clock.now() >= pending.consent.expires_at:
             return _UNKNOWN, None
-        server, asker = pending.found.server, pending.asker
+        server, requester = pending.found.server, pending.requester
         if not came_from(said, server.issuer, always_says=server.authorization_response_iss_parameter_supported):
             return _ELSEWHERE, None
         if said.code is None:
-            return Page(400, "There is no token", f"{asker.title}: the authorization server says {said.error}."), None
+            return Page(
+                400, "There is no token", f"{requester.title}: the authorization server says {said.error}."
+            ), None
         try:
             form = code_form(said.code, pending.verifier, pending.redirect_uri, pending.found.resource)
-            await asker.accept(pending, await asker.redeem(pending, form))
+            await requester.accept(pending, await requester.redeem(pending, form))
         except Unobtainable as error:
-            return Page(502, "There is no token", f"{asker.title}: {error}."), None
+            return Page(502, "There is no token", f"{requester.title}: {error}."), None
         except StoreError:
-            return Page(503, "There is no token", f"{asker.title}: the token cannot be stored."), None
-        return Page(200, "Done", f"{asker.title} can be used now. You may close this page."), pending
+            return Page(503, "There is no token", f"{requester.title}: the token cannot be stored."), None
+        return Page(200, "Done", f"{requester.title} can be used now. You may close this page."), pending
 
-    def forget(self, asker: ConsentRequester) -> None:
-        self._pending.pop(self._asked.pop(asker, b""), None)
+    def forget(self, requester: ConsentRequester) -> None:
+        self._pending.pop(self._asked.pop(requester, b""), None)
 
     def _forget_old(self, now: float) -> None:
         while self._pending:
             oldest = next(iter(self._pending.values()))
             if oldest.consent.expires_at > now and len(self._pending) < PENDING_MAX:
                 return
-            self.forget(oldest.asker)
+            self.forget(oldest.requester)
 
 
 def _hash(state: str) -> bytes:

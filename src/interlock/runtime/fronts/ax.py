@@ -190,12 +190,12 @@ class AxEndpoint:
             certificate=shown,
         )
 
-    def stands(self, guest: RegistrantIdentity) -> bool:
+    def stands(self, registrant: RegistrantIdentity) -> bool:
         """Whether one who came in by a certificate, or with one, still may."""
-        shown = guest.certificate
+        shown = registrant.certificate
         if not isinstance(shown, ClientCertificate) or self._certificates is None:
             return True
-        if guest.principal.startswith(CERTIFICATE) and not may_register(guest.principal, self._plan.access):
+        if registrant.principal.startswith(CERTIFICATE) and not may_register(registrant.principal, self._plan.access):
             return False
         return self._certificates.stands(shown)
 

@@ -130,7 +130,7 @@ def _bearers(plan: Plan, stores: StoreParts, calls: CallParts) -> "AccessTokens 
         plan.access,
         resource=lambda: resource_of(stores.addresses.public),
         node_name=plan.node.name,
-        book=stores.tokens,
+        known_tokens=stores.tokens,
         view=calls.dispatch.view,
         recorder=stores.recorder,
         clock=stores.clock,

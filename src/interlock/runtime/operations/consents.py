@@ -51,7 +51,7 @@ class ConsentOperations:
 
     def _on_consented(self, pending: PendingConsent) -> None:
         """Records the consent, and tells a client that sent the person to the page."""
-        holder = pending.asker
+        holder = pending.requester
         who = holder.principal or "operator"
         at = self._clock.wall()
         self._recorder.add((at, who, "oauth", "oauth/consent", holder.segment, None, "admitted", "ok", 0.0, None))
