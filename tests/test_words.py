@@ -36,6 +36,7 @@ CLEAN_PACKAGES: tuple[str, ...] = (  # of src/interlock, in which no such word i
     *(f"runtime/{name}" for name in ("base", "trust", "credentials", "sandbox", "catalog", "access", "approvals")),
     *("runtime/audience.py", "runtime/fronts"),
     *("runtime/drivers", "runtime/interop"),
+    *(f"runtime/{name}" for name in ("ax", "parents", "links", "calls", "gate", "dispatch", "node", "operations")),
 )
 
 PAGES = [

@@ -37,7 +37,7 @@ def test_what_passes_and_what_is_held(node: RunningNode) -> None:
     }
     assert held[10] == ("hold", "it cannot be undone; proof by ada")
     assert (held[7][0], held[11][0]) == ("later", "later")
-    assert silent[10] == ("hold", "nobody has said yet what it does: the first call asks")
+    assert silent[10] == ("hold", "no operator has said yet what it does: the first call asks")
 
 
 def test_who_asks_decides_what_is_met(node: RunningNode) -> None:

@@ -1,6 +1,6 @@
 """Subservers that the node starts itself (ax.children): they register over their stdio, one message to a line.
 
-Each life of the process is one visitor; when it ends, another begins after a pause that grows while it keeps ending.
+Each run of the process is one connection. When it ends, another begins after a pause that grows while it keeps ending.
 The operator named them, so what they claim counts as proved (MCP-AX 4.2).
 """
 
@@ -31,12 +31,12 @@ from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.ax")
 
-UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # a line that waits in a buffer is a message nobody gets
+UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # a line that waits in a buffer does not arrive
 STARTED_BY_US: Final = "INTERLOCK_AX"  # how a subserver knows that its aggregator is at its standard input
 
 
 class _ChildConnection(SubserverConnection):
-    """One process, from its start to its end. A ChildSink, and the MessagePipe of its visit."""
+    """The connection to one process, from its start to its end: its ChildSink, and its MessagePipe."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """One connection of a subserver, from its first message to its last.
 
 The first message must be mcpax/register, and soon (MCP-AX 3.1); after the answer everything goes to the link. What
-carries the messages, a WebSocket or a child's lines, is the door's matter.
+carries the messages, a WebSocket or a child's lines, is decided by the front or by the child's supervisor.
 """
 
 import asyncio
@@ -186,7 +186,7 @@ class SubserverConnection:
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
         if self._pipe is None:
-            raise RuntimeError("a visitor registers only after it began")
+            raise RuntimeError("a connection registers only after it began")
         keeper = RegisteredKeeper(parts, self._stderr)
         link = self._link = keeper.link
         link.pipe = SocketPipe(link, self._pipe)

@@ -1,4 +1,4 @@
-"""What registrations meet: the parts of the node they need, and the way a subserver came."""
+"""The parts of the node that registrations use, and the source a registration comes from."""
 
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class RegistrationSource(Protocol):
 
 
 class MembershipParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the node that registrations meet."""
+    """The parts of the node that registrations use."""
 
     clock: Clock
     connector_parts: ConnectorParts

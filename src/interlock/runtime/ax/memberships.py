@@ -319,7 +319,7 @@ class Members(ABC):
         return None if member is None else member.source.guest.rule
 
     def dismiss_unwelcome(self, stands: Callable[[RegistrantIdentity], bool]) -> None:
-        """Whose credential no longer opens the door may not stay either (MCP-AX 1.1)."""
+        """Close the connections of subservers whose credential is no longer accepted (MCP-AX 1.1)."""
         for session_id, member in list(self._members.items()):
             if not stands(member.source.guest):
                 member.source.close(UNAUTHORISED, "the credential was revoked or has expired")

@@ -1,7 +1,7 @@
 """The aggregator's side of MCP-AX: subservers that register become links of the node, for as long as they live.
 
-In come messages that doors have read, with who sent them; out go answers. What a registration may be is decided by
-`Registrations`, with what the store remembers; what then happens is done by `Members`.
+It takes messages that fronts have read, with their senders, and returns answers. What a registration may be is decided
+by `Registrations`, with what the store remembers; what then happens is done by `Members`.
 """
 
 import asyncio
@@ -67,13 +67,13 @@ class Registrar(Members):
         """Subservers come by themselves."""
 
     def keep_segments(self, plan: Plan) -> None:
-        """What the configuration has given away nobody can register."""
+        """Segments that the configuration assigns cannot be registered."""
         self._configured = tuple(server.segment for server in plan.servers)
         self._keep()
         self._children = {child.segment: f"child:{child.segment}" for child in plan.ax.children}
 
     def keep_contracts(self, segments: Iterable[str]) -> None:
-        """Nor what the contracts of drivers stand under."""
+        """Segments of drivers' contracts cannot be registered either."""
         self._of_contracts = tuple(segments)
         self._keep()
 

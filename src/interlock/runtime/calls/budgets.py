@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from interlock.runtime.calls.caller import Caller, Principal
 
 IDLE_S: Final = 1800.0  # MCP-AX 11.4, ours: without a call for so long, a caller or a tool begins anew
-ACCOUNTS_MAX: Final = 100_000  # of callers, of tools; whoever has called least recently gives way
+ACCOUNTS_MAX: Final = 100_000  # of callers, of tools; the one that called least recently gives way
 SHOWN_MAX: Final = 100
 READING: Final = Price()  # what is not a tool costs nothing and changes nothing, but is a call
 

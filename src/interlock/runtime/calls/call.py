@@ -316,7 +316,7 @@ class Call(msgspec.Struct, eq=False):
         return for_legacy(fault) if self.caller.era is Era.LEGACY or self.caller.hop is not None else fault
 
     def cancel(self, reason: str) -> None:
-        """The client no longer wants the answer: tell the server, answer nobody."""
+        """The client no longer wants the answer: tell the server, send no answer."""
         if self.done:
             return
         self.done = True
@@ -424,7 +424,7 @@ class Inquiry:
         pass
 
     def on_request(self, link: Asked, request: Request) -> None:
-        fault = Fault(METHOD_NOT_FOUND, f"nobody can be asked for {request.method} now")
+        fault = Fault(METHOD_NOT_FOUND, f"no client can be asked for {request.method} now")
         link.respond(request.id, b'"error":' + error_body(fault))
 
 

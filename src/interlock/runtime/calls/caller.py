@@ -16,7 +16,7 @@ from interlock.runtime.calls.incoming_route import Hop
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """One identity at the public door. `rule` is the [[access]] entry that applies to it."""
+    """One identity at the public endpoint. `rule` is the [[access]] entry that applies to it."""
 
     name: str  # "local", "client:NAME" or "client:ISS/SUB@CLIENT_ID"
     scope: Scope = "write"
@@ -25,7 +25,7 @@ class Principal(msgspec.Struct, frozen=True):
     issuer: str | None = None  # the authorization server that vouches for it
     ceiling: Scope | None = None  # what another token of that server could raise `scope` to
     budget: Limits | None = None
-    stranger: bool = False  # without a credential, from beyond this machine: nobody in particular
+    stranger: bool = False  # without a credential, from beyond this machine: no known identity
 
 
 def principal_for(

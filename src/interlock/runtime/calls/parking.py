@@ -82,7 +82,7 @@ class Space:
 
 
 class _Away:
-    """The sink of a parked call: progress and logs find nobody, the answer waits."""
+    """The sink of a parked call: progress and logs are dropped, the answer waits."""
 
     __slots__ = ("_space",)
 
@@ -164,7 +164,7 @@ class Parking:
         return handle, space
 
     def _make_room(self, principal: str) -> bool:
-        """Whether another call of this principal may wait. When all is full, whoever has most gives way to others."""
+        """Whether another call of this principal may wait. When all is full, the principal with most of them yields."""
         if len(self.spaces) < min(PARKED_MAX, self.room):
             return True
         most = max(self._of.values(), key=len, default={})
@@ -224,7 +224,7 @@ class Parking:
             return None
         ticket = unseal_untrusted(state, self._key)
         if ticket is None:
-            return None  # another node's, further down the tree, or changed: whoever serves the request will say
+            return None  # another node's, further down the tree, or changed: the server of the request will say
         foreign = ticket.digest != b"" and ticket.digest != request_digest(method, params)
         if ticket.principal != caller.principal.name or foreign:
             return _refused("state_foreign", "this requestState belongs to another request")

@@ -143,7 +143,7 @@ class AskedTasks:
             del self._expected[key]
 
     def _expect(self, link: ConnectedLink, request: Request, caller: Caller, task: AskedTask | None) -> bool:
-        if len(self._expected) >= EXPECTED_MAX:  # whoever asked on a connection that is gone waits no more
+        if len(self._expected) >= EXPECTED_MAX:  # a server whose connection is gone waits no more
             alive = {key: one for key, one in self._expected.items() if one.connection == one.link.connection}
             self._expected = alive
         if len(self._expected) >= EXPECTED_MAX:

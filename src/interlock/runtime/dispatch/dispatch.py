@@ -312,7 +312,7 @@ class Dispatch(Sender):
         """A modern client's call to a legacy server: note what a retry must repeat, and the log level it wants."""
         if call.caller.era is LEGACY or link.facts is None or link.facts.era is MODERN:
             return None
-        if "requestState" in call.params:  # nobody but us makes one for this server
+        if "requestState" in call.params:  # only we make one for this server
             data = {"reason": "state_invalid"}
             return Fault(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
         if tool is not None and tool.needs_task:

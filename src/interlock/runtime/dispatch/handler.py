@@ -82,7 +82,7 @@ class Handler:
     # Across eras
 
     def _tell_level(self, call: Call, link: CallLink) -> Heard | None:
-        """Over HTTP a level and what follows it are two requests, and nobody keeps them in order but who waits."""
+        """Over HTTP a level and what follows it are two requests; only waiting keeps them in order."""
         level = maybe_string(call.meta.get(META_LOG_LEVEL))
         keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
         return keeper.log_level.want(level) if keeper is not None and level is not None else None

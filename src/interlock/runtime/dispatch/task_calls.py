@@ -68,7 +68,7 @@ class TaskMaking(Call, eq=False, kw_only=True):
 
 
 class Taskless(Call, eq=False, kw_only=True):
-    """A tools/call over a user's own link, of which no task may come: nobody could ask about it."""
+    """A tools/call over a user's own link, of which no task may come: no client could ask about it."""
 
     def on_response(self, response: Response, era: Era) -> None:
         if not self.done and response.error and requires_tasks(response.error):
@@ -80,7 +80,7 @@ class Taskless(Call, eq=False, kw_only=True):
             return
         if isinstance(made, Made) and isinstance(self.link, ConnectedLink):
             cancel_task(self.link, made.facts.id)
-        self.on_failed(bad_task("a task that nobody asked for"), Outcome.ERROR)
+        self.on_failed(bad_task("a task that was not asked for"), Outcome.ERROR)
 
 
 def make_taskless(
@@ -138,7 +138,7 @@ class TaskAsking(Call, eq=False, kw_only=True):
 
 
 def cancel_task(link: ConnectedLink, theirs: str) -> None:
-    """Nobody will ever ask for this task: tell the server, expect nothing."""
+    """No client will ever ask for this task: tell the server, expect nothing."""
     params: dict[str, Any] = {"taskId": theirs}
     if link.modern:
         link.ask(TASKS_CANCEL, {**params, "_meta": TASKS_META}, task_head(TASKS_CANCEL, theirs))

@@ -92,7 +92,7 @@ class TaskMethods:
         if _makes_tasks_for_users(route.link):
             return TASK_PER_USER
         if route.link.tasks and not self._tasks.has_room(caller.principal.name):
-            return NO_ROOM  # before anything was begun that nobody could ask for
+            return NO_ROOM  # before anything was begun that no client could ask for
         return None
 
     # Asking
@@ -126,7 +126,7 @@ class TaskMethods:
         return call
 
     def _waits_too_often(self, caller: Caller) -> bool:
-        """Waiting has no end of its own, so nobody may take all the room of a link for it."""
+        """Waiting has no end of its own, so no caller may take all the room of a link for it."""
         waiting = [call for call in self._dispatch.in_flight if call.waits_forever]
         return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
 

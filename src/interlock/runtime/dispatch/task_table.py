@@ -1,6 +1,6 @@
 """The tasks that servers made for clients: which client id stands for which task of which server, and whose it is.
 
-Servers may give the same id, so clients see one of ours: the server's segment, and as much chance as nobody guesses. A
+Servers may give the same id, so clients see one of ours: the server's segment, and more chance than can be guessed. A
 task belongs to the principal that made it; for everybody else it does not exist. All is in memory: a task made before
 the node was started is known by its id to be one, and by nothing else.
 """
@@ -103,7 +103,7 @@ class Tasks:
         if known is not None and known.principal == principal and known.era is caller.era:
             known.route, known.caller, known.connection = route, caller, link.connection
             known.made_at = self._clock.now()
-            return known  # to whoever has the one id, the other would tell nothing
+            return known  # to a client that has the one id, the other would tell nothing
         if not self.has_room(principal):
             return None
         if known is not None:  # a server that forgot what it has made: the old id must not show the new task

@@ -95,7 +95,7 @@ class TaskNews(TaskEvents):
         return True
 
     def _tell(self, task: Task, message: bytes) -> None:
-        """On the session's own stream, or where it waits for the task's result; else nobody is told, as MCP allows."""
+        """On the session's own stream, or where it waits for the task's result; else it is dropped, as MCP allows."""
         asker = task.caller.asker
         if asker is not None and not asker.tell(message):
             waiting = self._waiting(task)
@@ -113,7 +113,7 @@ class TaskNews(TaskEvents):
         self._listening.setdefault(task, set()).add(listener)
 
     def unwatch(self, task: Task, listener: TaskListener) -> bool:
-        """True when nobody listens for the task any more."""
+        """True when no client listens for the task any more."""
         listeners = self._listening.get(task, set())
         listeners.discard(listener)
         if not listeners:
@@ -145,7 +145,7 @@ class TaskNews(TaskEvents):
     def _placed(
         self, link: ConnectedLink, params: Raw, theirs: str | None, origin: Pending | None
     ) -> tuple[Asking | str, Raw]:
-        """On whose behalf the server asks, or why nobody can be asked; and the params as that client knows them."""
+        """On whose behalf the server asks, or why no client can be asked; and the params as that client knows them."""
         if theirs is None:
             pending = link.whose(origin)
             return (pending, params) if isinstance(pending, Call) else (_WHOSE, params)

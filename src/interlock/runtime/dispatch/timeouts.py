@@ -16,7 +16,7 @@ _SWEEP_MIN_S: Final = 0.002  # a loop may wake a little early
 def timed_out(call: Call, tool: Route | None) -> Fault:
     """`tool` as it is listed now; None for calls of no tool, which are given the time of a standard one.
 
-    `hop` counts the aggregators from whoever gave up to the tool, itself included: 1 is the tool's own aggregator.
+    `hop` counts the aggregators from the one that gave up to the tool, both included: 1 is the tool's own aggregator.
     """
     capability = tool.capability if tool is not None else None
     data = {

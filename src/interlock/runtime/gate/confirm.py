@@ -1,6 +1,6 @@
 """mcpax/confirm: a proof arrives, and the call it is for is released (MCP-AX 11.3).
 
-From whom it comes does not matter, the proof decides. Whoever made the call gets its result; everybody else only hears
+Who sends it does not matter, the proof decides. The caller of the call gets its result; every other sender only hears
 that it was confirmed. The proof of a call that a hop below holds is carried down to that hop as it came.
 """
 
@@ -140,7 +140,7 @@ class Confirmations:
         call.head = modern_head(CONFIRM)
         caller = call.caller.principal
         if caller.stranger or relayed.principal != caller.name:
-            call.params["dispatch"] = Raw(b"false")  # the result is for whoever made the call
+            call.params["dispatch"] = Raw(b"false")  # the result is for the caller of the call
         elif bytes(call.params.get("dispatch", b"true")) == b"true":
             call.hold = _ConfirmedBelow(
                 gate=self._gate,

@@ -66,7 +66,7 @@ class Approvers(Protocol):
 
 class ApprovalJudge(Protocol):
     def stands(self, approval: Approval) -> bool:
-        """Whether whoever approved it may still do so."""
+        """Whether its approver may still approve."""
 
 
 class Gate:
@@ -176,7 +176,7 @@ class Gate:
             return Release(approval_id, is_used=True)
         route = hold.route
         if _is_open(route) and self._ruled(route.qualified, route.digest) is not None:
-            return _RELISTING  # said meanwhile: nobody is asked a second time
+            return _RELISTING  # said meanwhile: no person is asked a second time
         for _ in range(LOOKS_MAX):
             found = self._find(call, hold) or await self.inbox.raise_(self._asked(call, hold))
             if call.done:

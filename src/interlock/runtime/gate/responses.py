@@ -33,7 +33,7 @@ VISIT_S: Final = 600.0  # a state for a question that has no expiry of its own
 PAGE: Final = "confirmation"  # the one question in an input_required of ours
 _SAYS: Final = {
     Kind.CALL: "This call waits for a person. Look at it on this page and decide; then go on here.",
-    Kind.DEFINITION: "Nobody has said yet what this tool does. An operator says it once on this page; then go on here.",
+    Kind.DEFINITION: "No operator has said yet what this tool does. One says it once on this page; then go on here.",
 }
 
 

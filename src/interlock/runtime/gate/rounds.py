@@ -33,7 +33,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 
 class Rounds:
     def __init__(self, clock: Clock, on_lapsed: Callable[[str], None]) -> None:
-        """`on_lapsed` is told the approval of a call that nobody took up again."""
+        """`on_lapsed` is told the approval of a call that no caller took up again."""
         self._clock = clock
         self._on_lapsed = on_lapsed
         self._relayed: dict[str, Relayed] = {}
@@ -42,7 +42,7 @@ class Rounds:
     # Demands of hops below
 
     def remember(self, confirmation_id: str, relayed: Relayed) -> None:
-        """Whoever was first stays: another link, or another caller, that shows the same id gets no proof for it."""
+        """The first one stays: another link, or another caller, that shows the same id gets no proof for it."""
         known = self._relayed.pop(confirmation_id, relayed)
         if (known.route.link.segment, known.principal) != (relayed.route.link.segment, relayed.principal):
             relayed = known
@@ -76,7 +76,7 @@ class Rounds:
         return held.approval_id if held is not None else None
 
     def take(self, principal: str, digest: str) -> str | None:
-        """The approval of the call that goes on now: nobody else takes it up."""
+        """The approval of the call that goes on now: no other call takes it up."""
         held = self._passes.pop((principal, digest), None)
         return held.approval_id if held is not None else None
 

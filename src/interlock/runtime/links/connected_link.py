@@ -9,12 +9,12 @@ the answer is in one of these places, never in two:
     refused     the server refused our credential; sent again by the keeper once there is another
 
 `on_message` finds the request by its id. A message without one (a log line, a request of the server) belongs to the
-call whose stream it came on; on a pipe shared by all it must be plain whose it is (`whose`), or it is nobody's. What a
+call whose stream it came on; on a pipe shared by all it must be plain whose it is (`whose`), or it is dropped. What a
 server asks is in `_asks` until its client has answered, the server withdraws it, or the call ends.
 
 The link renames nothing (the route did), writes what the server's era wants (`request_meta`), and tells its keeper
-about everything nobody asked for. Its life (connecting, listing, coming back) is the keeper's: `pipe` is None while
-there is no connection. A keeper that lost it calls `fail_all`, so that nobody waits in vain.
+about everything it did not ask for. Its life (connecting, listing, coming back) is the keeper's: `pipe` is None while
+there is no connection. A keeper that lost it calls `fail_all`, so that no call waits in vain.
 """
 
 import asyncio
@@ -101,11 +101,11 @@ class ConnectedLink(Link):
         self.suspended = SuspendedCalls()
         self.noise = Noise()
         self.restarts = 0
-        self.stray = 0  # answers nobody waits for
+        self.stray = 0  # answers no call waits for
         self.unsent = 0  # messages of ours that ask nothing and did not arrive
         self.pid: int | None = None
         self.connection = 0  # counts greetings: what a server remembers may end with one
-        self.renewable = False  # whether another credential can be had when the server refuses ours
+        self.renewable = False  # whether we can get another credential when the server refuses ours
         self.refused: list[tuple[Call, Undelivered]] = []
         self.doubled: dict[bytes, dict[int, int]] | None = None  # resource -> updates told by each of two subscriptions
         self._vendor_meta = vendor_meta
@@ -203,7 +203,7 @@ class ConnectedLink(Link):
             self.pipe.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (upstream_id, payload), b"", None)
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        """Tell the server that nobody waits any more: by closing the stream, and in words where words are spoken."""
+        """Tell the server that no call waits any more: close the stream, and notify where it is legacy or shared."""
         if self._no_longer(pending.upstream_id) is None or self.pipe is None:
             return
         if not self.modern or self.transport in ONE_FOR_ALL:
@@ -268,7 +268,7 @@ class ConnectedLink(Link):
         return False
 
     def _on_early_response(self, response: Response) -> None:
-        """A server that did not wait for its client's answer; or nobody waits."""
+        """The server did not wait for its client's answer; or no call waits."""
         call = self.suspended.pop(int(response.id))
         if call is None:
             self._drop(response)
@@ -276,7 +276,7 @@ class ConnectedLink(Link):
             call.on_response(response, self.era)
 
     def _drop(self, response: Response) -> None:
-        """Nobody asked this."""
+        """The response answers no request of ours."""
         self.stray += 1
         if self.stray == 1:
             log.info("link %s: an answer to no request, id %.40s; more are counted", self.segment, response.id)
@@ -380,7 +380,7 @@ class ConnectedLink(Link):
             self.pipe.throttle(pause_s)
 
     def _on_garbage(self, data: bytes, error: CodecError) -> None:
-        """Noise is skipped and counted. An answer nobody can read is still somebody's: it must not time out."""
+        """Noise is skipped and counted. An unreadable answer still belongs to a call, which must not time out."""
         is_too_much = self.noise.count_garbage()
         uid = maybe_answer_id(data)
         origin = self.in_flight.get(uid) or self.suspended.get(uid)
@@ -438,7 +438,7 @@ class ConnectedLink(Link):
         call.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
 
     def _note_unsent(self, what: Undelivered) -> None:
-        """An answer, a cancellation or a notice of ours did not arrive; nobody waits for it, so it is said here."""
+        """An answer, a cancellation or a notice of ours did not arrive; no call waits for it, so it is logged."""
         if self.unsent == self._unsent_told:
             log.warning("link %s: a message was not delivered: %s; more are counted", self.segment, what.detail)
         self.unsent += 1

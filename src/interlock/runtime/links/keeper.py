@@ -1,7 +1,7 @@
 """The life of one link: connect, list, stay, come back.
 
 Theory of operation. A keeper makes its link and owns it. The link carries messages; the keeper has one task, `_live`,
-that does everything else, so that a server that hangs or crashes in a loop costs nobody else anything:
+that does everything else, so that a server that hangs or crashes in a loop costs other links nothing:
 
     connect (spawn or dial, handshake) -> read and publish the lists -> wait for a loss -> hang up -> back off -> again
 
@@ -175,7 +175,7 @@ class Keeper(PassedOnEvents):
         self._wake.set()
 
     def sleep(self) -> None:
-        """End the connection, and the process with it, until somebody wakes it. Nobody's call may be under way."""
+        """End the connection, and the process with it, until a call wakes it. No call may be under way."""
         self._falls_asleep = True
         self._wake.clear()
         self._usable.clear()
@@ -358,7 +358,7 @@ class Keeper(PassedOnEvents):
         self._say_everything()
 
     def probe(self) -> None:
-        """A request found nobody: ask once more, and if that fails too, the server is lost."""
+        """A request did not reach the server: ask once more, and if that fails too, the server is lost."""
         if self._usable.is_set() and (self._probing is None or self._probing.done()):
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 

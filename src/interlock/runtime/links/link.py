@@ -110,7 +110,7 @@ class Link:
         return True
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        """Nobody waits any more for what was sent."""
+        """No call waits any more for what was sent."""
 
     def send_again(self, call: Call) -> None:
         """The same call in its next round, with what its client was asked for."""

@@ -1,7 +1,7 @@
 """What links say of their own accord: one base class, whose methods do nothing.
 
 A link speaks to its keeper. The keeper acts on what concerns its connection and passes the rest on to the node, whose
-`LinkEvents` tells the audience, the catalog and the budgets. Whoever implements it overrides what it needs.
+`LinkEvents` tells the audience, the catalog and the budgets. A subclass overrides what it needs.
 """
 
 from typing import TYPE_CHECKING, Any

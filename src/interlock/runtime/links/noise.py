@@ -1,4 +1,4 @@
-"""How much a connection may say that nobody asked for: bytes that are no message, and notifications."""
+"""Limits on what a connection may send unasked: bytes that are no message, and notifications."""
 
 import re
 from typing import Final

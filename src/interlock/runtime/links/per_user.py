@@ -120,7 +120,7 @@ class UserLinks:
 class _UserKeeper(Keeper):
     """Keeps one user's link. It lists nothing and listens to nothing: that is done with the node's own token.
 
-    What the server says and belongs to no call of the user reaches nobody.
+    What the server says and belongs to no call of the user is dropped.
     """
 
     link: ServerLink

@@ -223,7 +223,7 @@ class HttpPipe:
 
 
 class _Farewell:
-    """The answer to a session's DELETE, which nobody needs."""
+    """The answer to a session's DELETE, which is not used."""
 
     def __init__(self, done: "asyncio.Future[None]") -> None:
         self._done = done

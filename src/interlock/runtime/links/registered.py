@@ -54,7 +54,7 @@ from interlock.runtime.links.pipes import PipeOwner, Trouble, Undelivered
 log = logging.getLogger("interlock.ax")
 
 AX_PREFIX: Final = "mcpax/"
-# For one caller, or about one question: nobody else's business.
+# For one caller, or about one question: not passed on to others.
 _OF_A_CALL: Final = frozenset((PROGRESS, ACKNOWLEDGED, CANCELLED, TASK_STATUS, TASK_NEWS))
 _PLAIN: Final = frozenset((*CHANGES, RESOURCE_UPDATED, ELICITATION_COMPLETE))
 LAID_MAX: Final = 1024  # of what is remembered of how `_meta` goes down
@@ -78,7 +78,7 @@ class RegistrationEvents(Protocol):
 
 
 class _Laid(msgspec.Struct, frozen=True):
-    """A `_meta` as it goes down, and what it was made of; it holds them, so that nobody else can have their ids."""
+    """A `_meta` as it goes down, and what it was made of; it holds them, so that no other object gets their ids."""
 
     meta: dict[str, Raw]
     onward: dict[str, Raw]
@@ -290,7 +290,7 @@ class RegisteredKeeper(Keeper):
             self._stand_listed()
 
     def cut(self, state: LinkState, reason: str) -> None:
-        """The link is over: whoever waits is told now."""
+        """The link is over: calls that wait are told now."""
         self._stopping = True
         self._usable.clear()
         self.settled.set()

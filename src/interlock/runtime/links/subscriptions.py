@@ -35,7 +35,7 @@ class Subscriptions:
     """Of one link. Also the owner of its Listeners."""
 
     def __init__(self, link: ConnectedLink, missed: Callable[[], None]) -> None:
-        """`missed` is called when lists may have changed while nobody listened."""
+        """`missed` is called when lists may have changed while the link did not listen."""
         self.uris: set[str] = set()  # what is watched, granted or being asked for
         self._link = link
         self._missed = missed
@@ -93,7 +93,7 @@ class Subscriptions:
             del self._asking[uri]
         if refusal is not None:
             self.uris.discard(uri)
-        elif uri not in self.uris:  # nobody wants it any more
+        elif uri not in self.uris:  # no client wants it any more
             self._say(UNSUBSCRIBE, uri)
         return refusal
 
@@ -205,7 +205,7 @@ class Subscriptions:
         return False
 
     def _tell(self, uri: str, outcome: Response | Fault | None) -> bool:
-        """False when nobody waits for it."""
+        """False when no task waits for it."""
         heard = self._waiting.get(uri)
         if heard is None:
             return False

@@ -87,7 +87,7 @@ class TaskListening:
             link.attach(newer, LISTEN, params, modern_head(LISTEN))
             asyncio.get_running_loop().call_later(AGREE_S, self._settle, newer)
             if old is not None:
-                old.settled.set()  # whoever waits for it waits for the newer one
+                old.settled.set()  # its waiters wait for the newer one
         elif old is not None:
             self._settle(old)
             link.cancel(old, "replaced")

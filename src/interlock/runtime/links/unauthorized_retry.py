@@ -40,7 +40,7 @@ class Renewal:
             self._task = asyncio.get_running_loop().create_task(self._run(what))
 
     def cancel(self) -> None:
-        """The link is going away. Nobody is left waiting."""
+        """The link is going away. No call is left waiting."""
         if self._task is not None:
             self._task.cancel()
         self._give_up()

@@ -29,7 +29,7 @@ class Servers:
         keepers: dict[str, Keeper],
         catalog: Catalog,
         connector_parts: ConnectorParts,
-        desk: CredentialService,
+        credentials: CredentialService,
         ruled: AsyncFeed[str],
     ) -> None:
         """`ruled`: the segment of a tool of which an operator said something new."""
@@ -39,7 +39,7 @@ class Servers:
         self._keepers = keepers
         self._catalog = catalog
         self._connector_parts = connector_parts
-        self._desk = desk
+        self._credentials = credentials
         ruled.subscribe(self._restock_one)
 
     async def open(self) -> None:
@@ -83,10 +83,10 @@ class Servers:
         vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
         events, clock = self._link_events, self._connector_parts.clock
         reach = server.reach
-        holder = self._desk.holder(server.segment, reach) if isinstance(reach, Dial) else None
+        holder = self._credentials.holder(server.segment, reach) if isinstance(reach, Dial) else None
         per_user: UserLinks | None = None
         if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
-            holder_for = functools.partial(self._desk.holder_for, holder, reach)
+            holder_for = functools.partial(self._credentials.holder_for, holder, reach)
             per_user = UserLinks(server, self._connector_parts, events, holder_for, vendor_meta=vendor_meta)
             self.per_user[server.segment] = per_user
         keeper = self._keepers[server.segment] = Keeper(
@@ -99,7 +99,7 @@ class Servers:
         return keeper
 
     async def _remove(self, segment: str) -> None:
-        """Its tools leave the lists first, so that nobody calls what is going away."""
+        """Its tools leave the lists first, so that no client calls what is going away."""
         keeper = self._keepers[segment]
         self._catalog.drop(keeper.link)
         per_user = self.per_user.pop(segment, None)

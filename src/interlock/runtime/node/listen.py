@@ -11,7 +11,7 @@ from interlock.config.plan import Address
 
 
 class EndpointServer(uvicorn.Server):
-    """Signals are the node's business, not each listener's; and it says when it has begun."""
+    """A server of one endpoint, which leaves signals to the node and says when it has begun."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

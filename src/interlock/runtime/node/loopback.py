@@ -1,8 +1,9 @@
-"""The other address of `localhost`, held beside the one a door listens at.
+"""The other address of `localhost`, held beside the one an endpoint listens at.
 
-`localhost` means 127.0.0.1 and ::1, and browsers try ::1 first. Whoever may open a port on this machine could answer
-there in place of a door at 127.0.0.1, ask people for their token, and have their passkeys sign what it likes, all on
-what is the door's own page to a browser. So a door that people reach by that name is at both, or at neither.
+`localhost` means 127.0.0.1 and ::1, and browsers try ::1 first. A user who may open a port on this machine could
+answer there in place of an endpoint at 127.0.0.1, ask people for their token, and have their passkeys sign anything,
+all on what is the endpoint's own page to a browser. So an endpoint that people reach by that name is at both, or at
+neither.
 """
 
 import errno

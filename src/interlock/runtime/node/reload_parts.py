@@ -62,7 +62,7 @@ class ReloadSteps:
         await self._drivers.drivers.replan(new)
 
     async def _take_budget(self, old: Plan, new: Plan) -> None:
-        """For whoever registers from now on (MCP-AX 11.4). What a tool costs is written where it is listed."""
+        """For subservers that register from now on (MCP-AX 11.4). What a tool costs is written where it is listed."""
         self._limit(new)
         if old.budget.units != new.budget.units:
             await self._take_tools(old, new)
@@ -86,7 +86,7 @@ class ReloadSteps:
         await self._approvals.notifier.replan(make_channels(new.approvals, self._stores.clock))
 
     async def _take_access(self, old: Plan, new: Plan) -> None:
-        """For whoever comes from now on; a registrant that is here keeps the scope it was told."""
+        """For principals that come from now on; a registrant that is here keeps the scope it was told."""
         self._limit(new)
         self._stores.tokens.replan(new.access)
         self._fronts.public.replan(new)

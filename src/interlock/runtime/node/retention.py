@@ -1,7 +1,7 @@
 """Audit records that are old enough are given up (store.audit_days), and the log says so itself.
 
-Before anything is removed a record goes into the chain that names the last record given up and its hash: whoever has a
-copy from before can still show that it belongs to this log.
+Before anything is removed a record goes into the chain that names the last record given up and its hash: a person
+with a copy from before can still show that it belongs to this log.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """One look at every server of a plan: all are started or dialled as a node would, listed, and let go again.
 
-No door is opened and no call is made. Programs are started and packages installed, since nothing else can tell.
+No endpoint is opened and no call is made. Programs are started and packages installed, since nothing else can tell.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 async def survey(plan: Plan, *, patience_s: float) -> Survey:
     """Until every server had its first chance, at most `patience_s`; one that is late is seen as connecting."""
-    node = Node(plan, _no_operator_door, listen=False)
+    node = Node(plan, _no_operator_endpoint, listen=False)
     try:
         await node.open()
         await node.readiness.settle(patience_s)
@@ -46,5 +46,5 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
         await node.close()
 
 
-def _no_operator_door(*_: Any) -> None:
-    raise AssertionError("a survey opens no door")
+def _no_operator_endpoint(*_: Any) -> None:
+    raise AssertionError("a survey opens no endpoint")

@@ -113,7 +113,7 @@ class LinkOperations:
             calls=sum(one.calls for one in links),
             errors=sum(one.errors for one in links),
             restarts=link.restarts,
-            stray=link.stray,  # answers nobody waited for
+            stray=link.stray,  # answers no call waited for
             stdout_noise=link.noise.total,  # what it sent that is no message
             unsent=link.unsent,  # answers, cancellations and notices of ours that did not arrive
             pid=link.pid,

@@ -126,7 +126,7 @@ class NodeOperations:
         return effective(self._current.plan)
 
     def _gate(self) -> GateCounts:
-        """How many tools the gate holds, and of how many of them nobody could release a call."""
+        """How many tools the gate holds, and of how many of them no approver could release a call."""
         namespace = self._catalog.namespace
         held = [
             route

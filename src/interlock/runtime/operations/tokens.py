@@ -10,7 +10,7 @@ from interlock.store.tokens import BadTokenName, Scope, TokenAudience
 
 class TokenOperations:
     def __init__(self, tokens: TokenRegistry, dismiss: Callable[[], None]) -> None:
-        """`dismiss` sends away whoever came in with a token that counts no more."""
+        """`dismiss` closes connections whose token is no longer valid."""
         self._tokens = tokens
         self._dismiss = dismiss
 

@@ -1,4 +1,4 @@
-"""The parent as a client: what it asks on the link that we opened, the desks of all clients serve (MCP-AX 5).
+"""The parent as a client: its requests on the link that we opened are served as those of all clients (MCP-AX 5).
 
 Both eras are served, each request by what it says of itself. Names are dotted and without a root segment: the parent
 puts ours in front. Of its own accord the front tells what changed, what the tree below tells, and logs.

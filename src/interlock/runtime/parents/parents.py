@@ -192,7 +192,7 @@ class Parents(Uplink):
         standing.reason = display_words(step.reason)
         standing.next_step = _next_step(step)
         if step.reason.endswith(HUNG_UP) and self.plans[step.parent].tls_cert is not None:
-            standing.next_step = _CERTIFICATE  # whoever refuses a certificate hangs up without a word
+            standing.next_step = _CERTIFICATE  # a server that refuses a certificate closes the connection silently
         if step.fault is not None and is_new:  # it is asked again and again
             segment = self.plans[step.parent].segment
             self._record(step.parent, REGISTER, segment, "refused", display_words(step.fault.message))

@@ -31,7 +31,7 @@ class GateCheck:
 
     def check(self, call: Call, link: CallLink) -> Refuse | None:
         hold = call.hold
-        if hold is None:  # nobody could be asked
+        if hold is None:  # no person could be asked
             return HELD
         return hold.refusal(call) if hold.is_waiting else None
 
@@ -44,9 +44,9 @@ class GateCheck:
         if route.gate is not None and route.gate.hold is Hold.DEFINITION:
             found = self._inbox.find_definition(route.qualified, route.digest)
             how = f"interlock approve {found.id}" if found is not None else "the first call asks"
-            return f"nobody has said yet what it does: {how}"
+            return f"no operator has said yet what it does: {how}"
         names = self._approvers.approver_names(route.qualified)
-        by = f"proof by {', '.join(names)}" if names else "nobody can: interlock init makes an operator key"
+        by = f"proof by {', '.join(names)}" if names else "no approver can: interlock init makes an operator key"
         waiting = self._inbox.listed((Status.PENDING, Status.APPROVED))
         mine = [one for one in waiting if one.requested_by == caller.name and one.tool == route.qualified]
         told = [self._cause(route), by]

@@ -18,9 +18,9 @@ from interlock.runtime.calls.refusals import NOT_FOUND, RELISTED
 from interlock.runtime.catalog.catalog import SCOPES, Namespace
 from interlock.runtime.catalog.routes import Route
 
-_NOBODY_TO_ASK: Final = Refuse(
+_NO_PERSON_TO_ASK: Final = Refuse(
     CheckNumber.ROUTE,
-    refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has nobody to ask"),
+    refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has no person to ask"),
 )
 
 
@@ -38,8 +38,8 @@ class RouteCheck:
         return route.gated
 
     def check(self, call: Call, link: CallLink) -> Refuse | None:
-        """A gate here, or of a hop below, would take us for whoever asks."""
-        return _NOBODY_TO_ASK if _has_nobody_to_ask(call.route, call.caller.principal) else None
+        """A gate here, or of a hop below, would take us for the caller."""
+        return _NO_PERSON_TO_ASK if _has_no_person_to_ask(call.route, call.caller.principal) else None
 
     def maybe_route(self, key: ViewKey, name: str) -> Route | None:
         return self._namespace().view(key).find_tool(name)
@@ -68,8 +68,8 @@ class RouteCheck:
         key = view_key(caller, only=None, names="auto", declares_extension=False)
         namespace = self._namespace()
         if self.maybe_route(key, route.qualified) is not None:
-            if _has_nobody_to_ask(route, caller):
-                return self._verdict("refuse", "scope_denied: an unknown caller has nobody to ask")
+            if _has_no_person_to_ask(route, caller):
+                return self._verdict("refuse", "scope_denied: an unknown caller has no person to ask")
             return self._verdict("pass", f"needs scope {route.scope}; {caller.name} has {caller.scope}")
         if route.qualified in namespace.clashing:
             return self._verdict("refuse", namespace.clashing[route.qualified].reason)
@@ -82,5 +82,5 @@ class RouteCheck:
         return Verdict(check=self.number, name=self.name, verdict=verdict, reason=reason)
 
 
-def _has_nobody_to_ask(route: CallRoute | None, principal: Principal) -> bool:
+def _has_no_person_to_ask(route: CallRoute | None, principal: Principal) -> bool:
     return principal.stranger and route is not None and route.gated
