@@ -1,6 +1,6 @@
-"""MCPB and DXT bundles: zip files with a manifest. Looked into without unpacking, unpacked into a folder of their own.
+"""MCPB and DXT bundles: zip files with a manifest, read without unpacking, unpacked into a folder of their own.
 
-A bundle is somebody else's file: names that leave the folder, links, encrypted parts and more than it may hold are
+A bundle is a file from outside: names that leave the folder, links, encrypted parts and more than it may hold are
 refused before the first byte is written. The folder is named after the bundle's digest and does not change.
 """
 
@@ -56,7 +56,7 @@ def look_into(path: Path, packages: Path) -> Bundle:
 
 
 def unpack(bundle: Bundle) -> None:
-    """Whole or not at all; nothing where it is unpacked already."""
+    """Unpack the bundle whole or not at all; do nothing where it is unpacked already."""
     if bundle.target.is_dir():
         return
     try:
@@ -105,7 +105,7 @@ def _faults(entry: zipfile.ZipInfo) -> Iterator[str]:
 
 
 def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, left: int) -> int:
-    """How many bytes it was. What the archive says of sizes is not believed."""
+    """Write one entry; returns its bytes. The sizes that the archive states are not trusted."""
     path = folder / entry.filename
     if not path.resolve().is_relative_to(folder.resolve()):
         raise BadBundle("a file in it would be written outside of its folder")

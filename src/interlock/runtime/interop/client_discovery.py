@@ -1,4 +1,4 @@
-"""Where other clients keep their servers on this machine, and what those files say. Only ever read.
+"""Client discovery: where other clients keep their servers on this machine, and what those files say. Never written.
 
 The system, the home and the environment are arguments, so that another machine's home can be looked at too. A file
 that is absent, no regular file, too large or unreadable is reported and skipped.
@@ -98,7 +98,7 @@ def env_file_path(named: str, entry: Entry, source: SourceFile, machine: Machine
 
 
 def without_own(source: SourceFile, addresses: Collection[str]) -> SourceFile:
-    """Without the entries that are Interlock itself."""
+    """The entries without those that are Interlock itself."""
     entries = tuple(each for each in source.reading.entries if not is_own(each, addresses))
     return msgspec.structs.replace(source, reading=msgspec.structs.replace(source.reading, entries=entries))
 

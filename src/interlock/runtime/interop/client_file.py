@@ -1,4 +1,4 @@
-"""One client's file: where it is, with an entry more, and a backup beside it that only its owner may read."""
+"""The configuration file of one client: finds it, adds an entry, and keeps a backup that only its owner may read."""
 
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ def client_file(client: Client, machine: Machine) -> Path:
 
 
 def put_entry(path: Path, client: Client, name: str, entry: dict[str, object]) -> WriteResult:
-    """Raises CannotEdit. A file that is a link stays one; what it leads to is written."""
+    """Write an entry. Raises CannotEdit. A file that is a link stays one; what it leads to is written."""
     data = read_bounded(path, BYTES_MAX)
     if isinstance(data, str):
         raise CannotEdit(data)
@@ -55,7 +55,7 @@ def put_entry(path: Path, client: Client, name: str, entry: dict[str, object]) -
 
 
 def _free(path: Path) -> Path:
-    """An older backup is not written over."""
+    """A free name for the backup: an older one is not overwritten."""
     found = path.with_name(f"{path.name}{BACKUP}")
     number = 2
     while found.exists():

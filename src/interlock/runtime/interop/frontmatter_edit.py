@@ -1,4 +1,4 @@
-"""A few fields of a driver file changed, with its comments, its order and its body left as the person wrote them."""
+"""Frontmatter edits: change fields of a driver file and leave its comments, order and body as the person wrote them."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def with_fields(text: str, data: Mapping[str, Any], changed: Sequence[str]) -> s
 
 
 def with_secrets(text: str, added: Sequence[Finding]) -> str:
-    """An inventory with more entries; those it has stay as they are."""
+    """The text of an inventory with more entries; those it has stay as they are."""
     front = read_frontmatter(text.encode(), "").value
     entries = front.data.get("secrets") if front is not None else None
     if front is None or not isinstance(entries, list):
@@ -59,7 +59,7 @@ def _edit(head: str, data: Mapping[str, Any], changed: Sequence[str]) -> str | N
 
 
 def _set(document: Any, data: Any, steps: list[str]) -> None:
-    """The value at the end of the steps is taken over from `data`, or removed where it has none."""
+    """Set the value at the end of the steps from `data`, or removed where it has none."""
     *before, last = steps
     for step in before:
         data = data[step]

@@ -1,4 +1,4 @@
-"""The import: entries of other clients' files become driver folders of the workspace, their secrets go to the store.
+"""The importer: entries of other clients' files become driver folders of the workspace, their secrets go to the store.
 
 Nothing is started and nothing is dialled here. A new driver is written as a draft, because which tools it has only its
 server can tell; `finishing` makes the driver of it. The source files are only read.
@@ -66,7 +66,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for, and where."""
+    """What to import, and where to."""
 
     machine: Machine
     workspace: Path
@@ -99,7 +99,7 @@ def collect_sources(files: Sequence[SourceFile], machine: Machine) -> list[Sourc
 
 
 def _with_paths(entry: Entry, base: Path) -> Entry:
-    """A driver is started in a folder of its own: what names a file of the client's folder is made to name it there."""
+    """The entry with absolute paths for files of the client's folder: a driver is started in a folder of its own."""
 
     def settled(word: str) -> str:
         looks = not word.startswith(("-", "/", "~", "@", "$")) and ("/" in word or "." in word) and "://" not in word
@@ -136,7 +136,8 @@ def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], asked: ImportR
 
 
 def carry_out(found: Batch, asked: ImportRequest, keep: Keep | None) -> Report:
-    """`keep` stores a secret unless there is another value; None: nothing is stored or written, only told."""
+    """Carry out an import. `keep` stores a secret unless there is another value; None: nothing is stored or written,
+    only told."""
     folders = read_folders(asked.workspace)
     drivers = []
     for planned in found.planned:
@@ -229,7 +230,7 @@ def _secrets(planned: Planned, keep: Keep | None) -> tuple[SecretReport, ...]:
 
 
 def start_command(server: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a start would run, or the address it would dial, with placeholders where secrets go."""
+    """The command that a start would run, or the address it would dial, with placeholders for secrets."""
     match server["kind"]:
         case "remote":
             return (server["url"],)

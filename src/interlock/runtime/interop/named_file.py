@@ -1,4 +1,4 @@
-"""One file that a person names: a client's configuration, or the description of a package, told apart by its form."""
+"""Reads a file that a person names: a client's configuration or a package's description, told apart by its form."""
 
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,7 @@ class UnknownFormat(Exception):
 
 
 def read_file(path: Path, client: Client | None, *, system: System, packages: Path) -> SourceFile:
-    """`packages`: below it bundles are unpacked, which is not done here."""
+    """Read the file. `packages`: the folder in which bundles are unpacked, which is not done here."""
     source = SourceFile(client="file", title=path.name, scope="file", path=path, state="absent")
     if path.suffix.lower() in BUNDLES:
         return _bundle(source, system, packages)
@@ -86,7 +86,7 @@ _KEYS: Final = {
 
 
 def _by_place(path: Path) -> Client | None:
-    """A file under the name and in the folder that only one client uses."""
+    """The client of a file under the name and in the folder that only one client uses."""
     fitting = {
         client.name
         for client in CLIENTS

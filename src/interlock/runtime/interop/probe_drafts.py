@@ -1,4 +1,4 @@
-"""Drafts become drivers: each server is started once, inside its sandbox, to say which tools it has (AIP-import-8, -9).
+"""Probes drafts to make drivers of them: starts each server once, in its sandbox, to list tools (AIP-import-8, -9).
 
 Every start is announced first with what would be run or dialled, and may be declined. A server that cannot be reached
 stays a draft; `interlock add ID` tries again. This is the only place where an import starts anything.

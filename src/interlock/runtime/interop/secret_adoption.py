@@ -104,7 +104,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and as open to others as it was."""
+    """Write the file whole or not at all, with its permissions kept."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     fresh = Path(name)
     try:

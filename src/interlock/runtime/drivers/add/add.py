@@ -1,4 +1,4 @@
-"""A server that has no driver gets one: asked for its tools, written, registered for a try, and only then kept.
+"""The addition of a driver for a server: asks for its tools, writes the folder, tries to register it, then keeps it.
 
 The folder is made beside .drivers, in the same workspace, and moved into place whole; a flow that ends in an error
 leaves the workspace as it was (AIP-author-6). The caller asks the person what they want, between `survey` and
@@ -66,8 +66,8 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def survey(bench: TrialRunner, data: Mapping[str, Any], files: Mapping[str, str], say: Say) -> TrialResult:
-    """What the server of a driver without contracts offers. `data`: its frontmatter; `files`: others of its folder.
-    Raises NotAdded where the server does not come up."""
+    """Ask the server of a driver without contracts what it offers. `data`: its frontmatter; `files`: others of its
+    folder. Raises NotAdded where the server does not come up."""
     texts = {
         **files,
         DRIVER_FILE: frontmatter_text({**data, "implements": [PENDING]}),
@@ -87,7 +87,7 @@ async def survey(bench: TrialRunner, data: Mapping[str, Any], files: Mapping[str
 async def add(
     bench: TrialRunner, identifier: str, files: Mapping[str, str], say: Say, *, replaces: bool = False
 ) -> AddResult:
-    """`files`: all of the driver's own, by path in its folder. Raises NotAdded, OSError."""
+    """Add a driver to the workspace. `files`: all of its own, by path in its folder. Raises NotAdded, OSError."""
     target = bench.plan.workspace / DRIVERS / identifier
     written = _differing_files(target, files)
     if written and (target / DRIVER_FILE).exists() and not replaces:
@@ -120,7 +120,7 @@ async def add(
 
 
 async def read_declaration(bench: TrialRunner, folder: Path) -> Declared:
-    """A folder outside of any root, looked at as if it stood in the workspace's."""
+    """Read a folder outside of any root as if it were in the workspace's."""
     memory = Memory(bench.store.kv, bench.clock)
     await memory.open()
     plan = bench.plan
@@ -225,7 +225,7 @@ def _differing_files(target: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def _move(folder: Path, target: Path) -> None:
-    """In one step where there was nothing; else the old one stands until the new one does."""
+    """Move the folder, in one step where there was none; else the old one stays until the new one is there."""
     target.parent.mkdir(exist_ok=True)
     if not target.parent.resolve().is_relative_to(target.parent.parent.resolve()):
         raise NotAdded("workspace_unusable", f"{target.parent} leads out of the workspace")
@@ -241,7 +241,7 @@ def _move(folder: Path, target: Path) -> None:
 
 
 def _at(target: Path, folder: Path, problem: Problem) -> Problem:
-    """As of the place where the file is now."""
+    """The problem, at the place where the file is now."""
     if not problem.file.startswith(f"{folder}{os.sep}"):
         return problem
     return msgspec.structs.replace(problem, file=str(target / Path(problem.file).relative_to(folder)))

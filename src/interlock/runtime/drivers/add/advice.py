@@ -1,4 +1,4 @@
-"""Why a server that was to be added did not come up, and what the person does next: chosen by what failed.
+"""Advice for a server that did not come up when it was added: what the person does next, by what failed.
 
 Installers and servers say why in their own words only, so the words are what is looked at. What is not recognised
 gets the general advice, never that of another failure.
@@ -44,7 +44,8 @@ _READ_ONLY: Final = re.compile(
 
 
 def advice(stood: TrialResult, server: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
-    """`server`: the block of the driver that did not come up; `beside`: what was installed with it."""
+    """The advice for a failure. `server`: the block of the driver that did not come up; `beside`: what was installed
+    with it."""
     if stood.installed is None:
         return f"{_of_install(stood.reason or '', str(server.get('kind')))}; {NOTHING}"
     if stood.denied:

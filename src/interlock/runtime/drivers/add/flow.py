@@ -1,6 +1,6 @@
-"""The whole way from a server without a driver to a folder in the workspace: asked, proposed, agreed to, kept.
+"""The flow from a server without a driver to a folder in the workspace: ask, propose, agree, keep.
 
-Who agrees, and how they are asked, is the caller's: `agree` gets every tool with its proposed class and gives back what
+The caller decides who agrees and how: `agree` gets every tool with its proposed class and gives back what
 is to be written. An import passes one that leaves open what the server does not say.
 """
 
@@ -43,7 +43,7 @@ class WrapResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_of_draft(path: Path) -> DriverRequest:
-    """What a draft in this folder says. Raises NotAdded."""
+    """The request that a draft in this folder makes. Raises NotAdded."""
     folder = read_folder(path)
     if not folder.data:
         raise NotAdded("bad_draft", f"{path} cannot be read", "interlock import writes it anew")
@@ -55,7 +55,8 @@ def request_of_draft(path: Path) -> DriverRequest:
 
 
 async def wrap(bench: TrialRunner, wanted: DriverRequest, agree: Agree, say: Say) -> WrapResult:
-    """Raises NotAdded, StoreError, OSError, and whatever `agree` raises; then nothing was written."""
+    """Wrap a server in a driver. Raises NotAdded, StoreError, OSError, what `agree` raises; then nothing was
+    written."""
     stood = await survey(bench, wanted.data, wanted.files, say)
     data = dict(wanted.data)
     if stood.transport and data["transport"] in ("http", "sse"):

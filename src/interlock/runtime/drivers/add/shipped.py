@@ -22,7 +22,8 @@ _TEMPLATE: Final = "/workspace"
 
 
 class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """`data`: the frontmatter with what was added; `what`: its parts in words, none where nothing was lacking."""
+    """What a shipped driver adds. `data`: the frontmatter with what was added; `what`: its parts in words, none where
+    nothing was lacking."""
 
     data: Mapping[str, Any]
     shipped: str
@@ -30,8 +31,8 @@ class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | None:
-    """None where no driver ships for the package. Present in `data` is what the person said: install, sandbox.exec, and
-    hosts in network.egress are left as they are."""
+    """Complete `data` from the shipped driver; None where none ships for the package. Present in `data` is what the
+    person said: install, sandbox.exec, and hosts in network.egress are left as they are."""
     asked = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), DRIVER_FILE).value
     shipped = _for(asked) if asked is not None else None
     if asked is None or shipped is None or isinstance(asked.server, Remote) or isinstance(shipped.server, Remote):

@@ -43,7 +43,7 @@ Say = Callable[[str], None]
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a driver stood when it was looked at. `tools`: what its server listed, decoded; empty unless it came up."""
+    """The result of a trial. `tools`: what its server listed, decoded; empty unless it came up."""
 
     state: DriverState
     code: str | None
@@ -128,7 +128,7 @@ class TrialRunner:
         await self._stack.aclose()
 
     async def stand(self, declared: Declared, say: Say) -> TrialResult:
-        """`say` is told of each step of installing and starting. One attempt is made."""
+        """Run a trial, with one attempt. `say` is told of each step of installing and starting."""
         driver = declared.driver
         assert driver is not None  # noqa: S101  (only a driver that was read is stood up)
         once = msgspec.structs.replace(driver, connection=msgspec.structs.replace(driver.connection, max_retries=0))

@@ -1,4 +1,4 @@
-"""A call of a contract on its way: one driver after another until one answers, within the contract's time.
+"""A contract call: tries one driver after another until one answers, within the contract's time.
 
 In comes a call that the guard admitted, with input that satisfies the contract. Out comes one result, of the contract's
 form whatever server gave it, or one error. A call is sent a second time only where nothing can happen twice: it never
@@ -229,7 +229,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(error)
 
     def _try_next_driver(self) -> bool:
-        """To the next driver, if there is one."""
+        """Try the next driver. Returns whether there is one."""
         if self.at + 1 >= len(self.choices):
             return False
         self.at += 1
@@ -357,7 +357,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(error)
 
     def _retry(self, *, sent: bool) -> bool:
-        """Again with the same driver as its retry says, or with the next, where nothing can happen twice."""
+        """Try the same driver as its retry says, or the next, where nothing can happen twice. False: it may not."""
         if sent and (self.approved or not self.served.contract.idempotent):
             return False
         self._record_invocation("upstream_error")
@@ -382,7 +382,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         super().cancel(reason)
 
     def on_progress(self, params: dict[str, Raw]) -> None:
-        """Passed on; the contract's time is the whole of it (AIP-30.implements-5)."""
+        """Pass progress on; the contract's time is the whole of it (AIP-30.implements-5)."""
         before = self.progressed
         super().on_progress(params)
         self.progressed = before
@@ -412,7 +412,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         return self.log_failure(self.choices[self.at].candidate.key if self.choices else "no driver", error)
 
     def _record_invocation(self, code: str | None) -> None:
-        """One row for each time it was with a server."""
+        """Record one row for each time the call was sent to a server."""
         if self.sent_at is None:
             return
         clock, caller = self.services.clock, self.caller

@@ -1,4 +1,4 @@
-"""One contract as it is called: its schemas compiled, its providers, and who of them serves a call.
+"""A compiled contract: its schemas, its providers, and which of them serves a call.
 
 Made once when the registry changes. What the resolver decides depends on how the providers stand and on which inputs a
 call uses that some driver lacks; while neither changes the last decision is good again.
@@ -170,7 +170,7 @@ class CompiledContract:
         return known
 
     def _make_decision(self, given: Mapping[str, Any], pinned: str | None, now: float) -> tuple[Decision, bool]:
-        """And whether it is good until somebody stands otherwise: how old a failed check is changes by itself."""
+        """The decision, and whether it holds until a provider's state changes: a failed check grows old by itself."""
         found = [self._candidate(provider) for provider in self._all]
         candidates = [each for each in found if each is not None]
         request = SelectionRequest(
@@ -188,7 +188,7 @@ class CompiledContract:
         return made, not any(each.failed_at is not None for each in candidates)
 
     def explained(self, name: str, clock: Clock) -> ServedContract:
-        """For people: who would serve a call without optional inputs, and why."""
+        """A view for people: who would serve a call without optional inputs, and why."""
         resolution = self.decide({}, None, clock).resolution
         return ServedContract(
             contract=self.contract.id,
@@ -227,7 +227,7 @@ class CompiledContract:
         )
 
     def outlook(self, clock: Clock) -> Outlook:
-        """For an operator: who would serve a call without optional inputs, and why."""
+        """A view for an operator: who would serve a call without optional inputs, and why."""
         resolution = self.decide({}, None, clock).resolution
         if resolution.chosen is None:
             why = [f"{each.driver}: {each.reason}" for each in resolution.rejected]
@@ -240,7 +240,7 @@ class CompiledContract:
     # Sending
 
     def prepared(self, provider: Provider) -> PreparedBinding | None:
-        """None where the server, once it was looked at, turned out not to serve this contract."""
+        """The prepared binding; None where the server, once checked, turned out not to serve this contract."""
         bound = provider.bound.get(self.contract.id)
         known = self._prepared.get(id(provider))  # which lives as long as this does
         if known is not None and known.bound is bound:
@@ -298,7 +298,7 @@ def _plain(feeding: Feeding) -> frozenset[str] | None:
 
 
 def _uri_names(schema: Any) -> frozenset[str] | None:
-    """Of a plain list of properties; None where a schema has ways of its own to say what a member is."""
+    """The members of a plain list of properties that may be URIs; None where a schema says it in another way."""
     if not isinstance(schema, Mapping):
         return frozenset()
     listed = schema.get("properties")

@@ -1,4 +1,4 @@
-"""The contracts of drivers, made when there is the first driver: their modules are not imported before."""
+"""Lazy contracts: the contract service is imported and built with the first driver."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""A call whose server is chosen when it leaves, and that goes over a link lent to it for as long as it takes.
+"""A leased call: its server is chosen when it is sent, and it leases that server's link until it ends.
 
-It is a client's call like any other: its answer, its end, its cancellation and its questions come over the lent link.
+It is a client's call like any other: its answer, its end, its cancellation and its questions come over the leased link.
 What its client wrote is kept apart from what the server is sent.
 """
 
@@ -76,19 +76,19 @@ class LeasedCall(Call, eq=False, kw_only=True):
     approved: bool = False  # a person released this very call: once it has left it is never sent again
 
     def depart(self, admitted: Admitted[Call]) -> None:
-        """It was admitted: find a server and send it."""
+        """Find a server for the admitted call and send it."""
         raise NotImplementedError
 
     def on_leased(self, provider: Provider, link: ServerLink) -> None:
-        """Send it over this link, which is lent to it until it ends or gives it back."""
+        """Send the call over this link, which is leased until the call ends or releases it."""
         raise NotImplementedError
 
     def on_lease_failed(self, provider: Provider, error: DriverError) -> None:
-        """End it or try another provider: there is no link. Nothing was sent."""
+        """End the call or try another provider: there is no link. Nothing was sent."""
         raise NotImplementedError
 
     def fail(self, error: DriverError) -> None:
-        """End it with this."""
+        """End the call with this error."""
         raise NotImplementedError
 
     def refuse(self, fault: Fault, status: int) -> None:
@@ -98,7 +98,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
             super().refuse(fault, status)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Something of it that takes time. Whatever goes wrong there ends the call, not only the work."""
+        """Run a slow part of the call in a task. An exception there ends the call, not only the task."""
         self.services.begin(self._run_to_end(work))
 
     async def _run_to_end(self, work: Coroutine[Any, Any, None]) -> None:
@@ -110,7 +110,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
                 self.fail(INTERNAL)
 
     def borrow(self, provider: Provider) -> None:
-        """At once where the provider is ready, else as soon as it is."""
+        """Lease a link at once where the provider is ready, else as soon as it is."""
         lease = provider.maybe_ready(self.caller)
         if lease is not None:
             self.lease = lease
@@ -132,7 +132,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
             self.on_leased(provider, found.link)
 
     def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refuse | None:
-        """What the server is sent, over the link lent for it. The refusal where that link is gone again."""
+        """Send the request over the leased link. Returns the refusal where that link is gone."""
         assert self.admitted is not None  # noqa: S101  (it departed, and has not ended)
         verdict = self.services.guard.derive(self.admitted, link)
         if isinstance(verdict, Refuse):
@@ -186,7 +186,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
             self.deadline = self.since + self.timeout_s
 
     def log_failure(self, driver: str, error: DriverError) -> str:
-        """The ref under which the log says more than the client is told."""
+        """Log the failure. Returns the ref under which the log says more than the client is told."""
         ref = secrets.token_hex(6)
         said = error.message[:MESSAGE_CHARS_MAX]
         level = logging.DEBUG if error.code == "input_invalid" else logging.WARNING  # that one the caller can mend
@@ -194,7 +194,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
         return ref
 
     def answer_result(self, result: bytes, outcome: Outcome) -> None:
-        """End it with a tool's result of our own making, of 2026-07-28, as its client's era has it."""
+        """End the call with a tool's result made by the node, of 2026-07-28, as its client's era has it."""
         if self.caller.era is not Era.MODERN:
             brought = result_to_legacy(Raw(result))
             result = result if isinstance(brought, Fault) else brought

@@ -1,7 +1,7 @@
-"""The contracts of one segment, offered as if one server had them all.
+"""The contract link: offers the contracts of one segment as if one server had them all.
 
 To the catalog, the guard and the clients it is a link that is always there. At its other end is no server: a call that
-was admitted here chooses its driver and goes over a link lent to it. The guard checks its input before the gate is
+was admitted here chooses its driver and goes over a link that it leases. The guard checks its input before the gate is
 asked: the input depends on no driver, and no person approves what cannot be sent.
 """
 

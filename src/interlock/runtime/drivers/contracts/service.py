@@ -1,4 +1,4 @@
-"""What the registry's contracts are to everybody else: links in the namespace, one for each segment.
+"""The contract service: offers the registry's contracts as links in the namespace, one for each segment.
 
 `take` is awaited with every change; what is offered as before is not touched, and a call under way keeps the providers
 it began with.
@@ -93,7 +93,7 @@ class Contracts:
             await self._take(table)
 
     async def retake(self) -> None:
-        """Segments were given to servers, or given back."""
+        """Take the table again: servers got or gave back segments."""
         async with self._taking:
             await self._take(self._table)
 
@@ -106,14 +106,14 @@ class Contracts:
         self._plan = plan
 
     async def restock(self, segment: str) -> None:
-        """An operator said something new of its tools: they are listed anew."""
+        """List the tools of a segment anew: an operator changed their rules."""
         link = self._links.get(segment)
         if link is not None:
             self._catalog.reconsider(segment)
             await self._catalog.stock_again(link, self._listings[segment])
 
     async def restock_all(self) -> None:
-        """The rules for tools changed."""
+        """List every segment anew: the rules for tools changed."""
         for segment, link in list(self._links.items()):
             await self._catalog.stock_again(link, self._listings[segment])
 
@@ -183,7 +183,7 @@ class Contracts:
         link.contracts = served
 
     def _compiled_contract(self, offered: Offered, table: ContractTable) -> CompiledContract:
-        """The same again where nothing it is made of has changed: compiling schemas takes its time."""
+        """The compiled contract, the same object while its inputs are the same: compiling schemas is slow."""
         drivers, contract = self._plan.drivers, offered.contract
         policy = SelectionPolicy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region)
         made_of = (contract, table.providers[contract.id], policy, drivers.pins.get(contract.id), self._plan.workspace)

@@ -1,4 +1,4 @@
-"""What the registry tells the contract side: every contract that is offered, and who serves it."""
+"""The contract table: every contract that the registry offers, and who serves it."""
 
 from collections.abc import Mapping
 

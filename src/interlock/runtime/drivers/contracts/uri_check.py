@@ -1,5 +1,6 @@
-"""May the server of this link be given these URIs? What its sandbox lets it have, read from the plan it runs by
-(AIP-security-6). Asks the disk: off the loop.
+"""The URI check: whether the sandbox of a server lets it have these URIs, by the plan it runs with (AIP-security-6).
+
+Reads the disk: not for the event loop.
 """
 
 import os

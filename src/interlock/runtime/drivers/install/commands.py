@@ -26,11 +26,11 @@ Caged = Callable[[SandboxPlan], CommandRunner]  # in a sandbox of the caller's c
 
 
 class CommandFailed(Exception):
-    """It could not be run, or not to its end; the message completes "the command ..."."""
+    """A command could not be run, or not to its end; the message completes "the command ..."."""
 
 
 def outside(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunner:
-    """With the environment that every child of the node gets, and no sandbox."""
+    """A runner without sandbox, with the environment that every child of the node gets."""
 
     async def running(words: tuple[str, ...]) -> Ran:
         return await run(words, child_environment({}, os.environ), cwd, reaper=reaper)
@@ -41,7 +41,7 @@ def outside(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunn
 def inside(
     sandboxes: Sandboxes | None, segment: str, plan: SandboxPlan, *, clock: Clock, reaper: OrphanReaper | None
 ) -> CommandRunner:
-    """Where the server itself runs."""
+    """A runner in the sandbox of the server."""
 
     async def running(words: tuple[str, ...]) -> Ran:
         if sandboxes is None:
@@ -57,7 +57,7 @@ def inside(
 
 
 def words_of(command: str) -> tuple[str, ...]:
-    """Raises CommandFailed for a quotation without an end."""
+    """The words of a command line. Raises CommandFailed for a quotation without an end."""
     try:
         return tuple(shlex.split(command))
     except ValueError as error:

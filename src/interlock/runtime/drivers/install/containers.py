@@ -47,7 +47,7 @@ _SOCKETS: Final = ("docker.sock", "podman.sock", "containerd.sock", "crio.sock")
 
 
 class ContainerRefused(Exception):
-    """The driver cannot be run so; `code` and the message say why and what to do."""
+    """The driver cannot be run as a container; `code` and the message say why and what to do."""
 
     def __init__(self, code: str, message: str, output: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class Engine:
         self._reaper = reaper
 
     async def pull(self, image: str, progress: Callable[[str], None]) -> Image:
-        """The newest of a tag, or exactly the digest that is named; one that is only here is taken as it is."""
+        """Pull the newest image of a tag, or exactly the named digest; one that is only local is taken as it is."""
         progress(f"pulling {image}")
         ran = await self._run(PULL_LIMIT_S, "pull", "--quiet", image)
         found = await self.find(image)
@@ -83,7 +83,7 @@ class Engine:
         return found
 
     async def find(self, image: str) -> Image | None:
-        """None: it is not on this machine."""
+        """The image on this machine; None: there is none."""
         ran = await self._run(ANSWER_LIMIT_S, "image", "inspect", image)
         if ran.returncode != 0:
             return None
@@ -104,7 +104,7 @@ class Engine:
         return Image(reference=identifier, digest=identifier)
 
     async def remove(self, label: str) -> int:
-        """Ends every container with this label, after a client was killed before it could. How many there were."""
+        """Remove every container with this label that a killed client left. Returns how many there were."""
         listed = await self._run(ANSWER_LIMIT_S, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}")
         found = [word for word in listed.stdout.decode(errors="replace").split() if _CONTAINER.fullmatch(word)]
         if found:
@@ -141,7 +141,7 @@ def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> 
 
 
 async def remove_left(command: Sequence[str], reaper: OrphanReaper | None) -> int:
-    """What is left of the containers that a composed command has started, once no client of theirs runs any more."""
+    """Remove the containers that a composed command has started and left, once no client of theirs runs any more."""
     label = next((word for word in command if word.startswith(f"{RUN_LABEL}=")), None)
     return 0 if label is None else await Engine(command[0], os.environ, reaper).remove(label)
 

@@ -37,7 +37,7 @@ from interlock.runtime.drivers.install.programs import NoProgram, find_program
 
 
 class InstallSettings(Protocol):
-    """What the operator allows; `config.plan.DriversPlan` has it."""
+    """The settings of the operator; `config.plan.DriversPlan` has it."""
 
     @property
     def allow_unverified_install(self) -> bool: ...
@@ -105,7 +105,7 @@ async def remove_packages(packages: Path, driver: Driver) -> None:
 
 
 def difference(before: Locked, after: Locked) -> tuple[str, ...]:
-    """What an update would run instead, in words; empty: the same bytes."""
+    """The difference that an update would make, in words; empty: the same bytes."""
     said = []
     if before.version != after.version:
         said.append(f"version {before.version or 'unknown'} -> {after.version or 'unknown'}")
@@ -214,7 +214,7 @@ class _Installation:
             return failed
 
     async def _finish(self, brought: MethodResult) -> Installed:
-        """From what a method brought to the command of this kind of server. Raises MethodFailed."""
+        """Make the command of this kind of server from what a method brought. Raises MethodFailed."""
         server = self._driver.server
         try:
             match server:

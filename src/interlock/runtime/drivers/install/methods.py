@@ -118,7 +118,7 @@ class Methods:
         return find_engine(self.environment, self._reaper)
 
     async def attempt(self, entry: Install) -> MethodResult:
-        """Raises MethodFailed, and nothing else that is expected."""
+        """Try one method. Raises MethodFailed, and nothing else that is expected."""
         method, options = entry.method, entry.options
         try:
             match method:
@@ -150,7 +150,7 @@ class Methods:
         raise MethodFailed("this method is not known here, and it was skipped")
 
     async def again(self, lock: Locked, options: Mapping[str, Any]) -> MethodResult:
-        """What `lock` names, and nothing else. Raises MethodFailed."""
+        """Install what `lock` names, and nothing else. Raises MethodFailed."""
         try:
             match lock.method:
                 case "npm" | "pip":
@@ -233,8 +233,8 @@ class Methods:
         return MethodResult(lock=self._file_lock("download", found), programs=(program,))
 
     async def _script(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
-        """A shell installer, with a home of its own and nothing of the node's environment but the PATH. In a sandbox it
-        writes there alone, and reaches where it came from and what the driver may reach."""
+        """Run a shell installer, with a home of its own and nothing of the node's environment but the PATH. In a
+        sandbox it writes there alone, and reaches where it came from and what the driver may reach."""
         if sha256 is None and not self._unverified:
             raise self._declined_failure("a shell installer")
         fetched = self._root / "curl" / f".{hashlib.sha256(str(options['url']).encode()).hexdigest()[:16]}"

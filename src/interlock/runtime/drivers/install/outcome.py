@@ -1,4 +1,4 @@
-"""What installing a driver's server comes to: a command and a record of what exactly it runs, or why there is none."""
+"""Outcomes of an installation: a command and a record of what exactly it runs, or why there is none."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,5 +59,5 @@ class InstallFailed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """For `interlock drivers show`: every method with what kept it from succeeding."""
+        """The reason for `interlock drivers show`: every method with what kept it from succeeding."""
         return "; ".join(f"{attempt.method}: {attempt.reason}" for attempt in self.attempts if attempt.reason)

@@ -1,4 +1,4 @@
-"""version_check: is what was installed inside the range the driver was written for (AIP-30.version-1, -2).
+"""The version check: is what was installed inside the range the driver was written for (AIP-30.version-1, -2)?
 
 In: a driver and what was installed for it. Out: the version, or why it does not fit. Where the command names the very
 package of an npm or PyPI server, the version is that of the package and nothing is started: such servers have no
@@ -52,7 +52,7 @@ class VersionMismatch(msgspec.Struct, frozen=True, kw_only=True):
 async def check_version(
     driver: Driver, installed: Installed, running: CommandRunner
 ) -> VersionFits | VersionMismatch | None:
-    """None: the driver has no version_check."""
+    """Check the installed version. None: the driver has no version_check."""
     check = driver.version_check
     if check is None:
         return None

@@ -1,4 +1,4 @@
-"""Who a call through a driver is for: taken from the caller's principal, never from anything a client sends.
+"""The context of a call through a driver: from the caller's principal, never from anything a client sends.
 
 Outside rooms every principal is a tenant of its own.
 """
@@ -17,6 +17,6 @@ def tenant_of(caller: Caller) -> str:
 
 
 def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
-    """What context_arguments and a contract's context_schema are read from."""
+    """The values that context_arguments and a contract's context_schema are read from."""
     name = caller.principal.name
     return {"tenant_id": name, "user_id": name, "workspace_id": workspace}

@@ -1,4 +1,4 @@
-"""What a server lists, compared with the contracts its driver binds to it: which bindings hold, and what is wrong."""
+"""The contract check: compares a server's lists with the contracts its driver binds, and says which bindings hold."""
 
 from collections.abc import Mapping
 from typing import Final, Literal
@@ -71,7 +71,7 @@ def check(
 
 
 def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tuple[Problem, ...]:
-    """What differs from the file without harm."""
+    """Warnings about harmless differences between the greeting and the file."""
     found: list[Problem] = []
     target = driver.protocol_version
     if target is not None and facts.version < target:

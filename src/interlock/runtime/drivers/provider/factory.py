@@ -1,4 +1,4 @@
-"""Makes the provider of each driver that may run, out of what a node has."""
+"""The provider factory: makes the provider of each driver that may run, from the parts of the node."""
 
 import os
 from collections.abc import Callable
@@ -124,7 +124,7 @@ class ProviderFactory:
         return outcome
 
     def _command_runner(self, driver: Driver, installed: Installed, folder: Path) -> CommandRunner:
-        """Where the commands of a driver run: as its server does."""
+        """The runner of a driver's commands: in the same sandbox as its server."""
         plan, connector_parts = self._plan(), self._connector_parts
         is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
         made = compile_server_plan(driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed)

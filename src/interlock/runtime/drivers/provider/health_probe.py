@@ -1,7 +1,7 @@
-"""The pieces of health_check that need no MCP connection: exec and http (AIP-30.health-1).
+"""Health probes without an MCP connection: exec and http (AIP-30.health-1).
 
-In: the check of a driver. Out: None if it is healthy, else a reason for people. When to ask, and what follows, is the
-provider's. An http check goes only where the driver itself may go, encrypted unless the host is this machine or one
+In: the check of a driver. Out: None if it is healthy, else a reason for people. The provider decides when to ask and
+what follows. An http check goes only where the driver itself may go, encrypted unless the host is this machine or one
 the operator named.
 """
 

@@ -1,7 +1,7 @@
-"""Asks one driver's server now and then whether it is well, as its health_check says (AIP-30.health-1).
+"""The health schedule: checks one driver's server regularly, as its health_check says (AIP-30.health-1).
 
-In: the driver, and its process as it runs. Out: None where it is well, else a reason for people; and when it last was
-and was not. A server that sleeps is not woken to be asked.
+In: the driver, and its process as it runs. Out: None where it is healthy, else a reason for people; and when it last
+was and was not. A server that sleeps is not woken to be asked.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class HealthSchedule:
             await asyncio.wait((self._task,))
 
     async def look(self) -> str | None:
-        """Now. None: it is well, or there is nothing to ask."""
+        """Check now. None: the server is healthy, or there is nothing to ask."""
         check = self._driver.health_check
         asking = None if check is None else self._start_probe(check)
         if asking is None:
@@ -106,7 +106,7 @@ class HealthSchedule:
         return None
 
     def running(self) -> CommandRunner:
-        """Where the driver's own programs run."""
+        """The runner of the driver's own programs."""
         reach, connector_parts = self._keeper.link.plan.reach, self._connector_parts
         if isinstance(reach, Spawn) and reach.sandbox is not None:
             segment = self._keeper.link.segment

@@ -71,7 +71,7 @@ class HookProcess:
 
     @property
     def pid(self) -> int | None:
-        """While it runs."""
+        """The process id while it runs."""
         return None if self._life is None else self._life.child.pid
 
     async def load(self) -> Entry:
@@ -82,7 +82,7 @@ class HookProcess:
             return self._entry
 
     async def ask(self, hook: str, **what: Any) -> Any:
-        """What the hook returned. Raises HookFailed. Who no longer waits does not disturb the next."""
+        """Ask a hook; returns its value. Raises HookFailed. A caller that no longer waits does not disturb the next."""
         task = self._begin(self._exchange({"do": hook, **what}))
         return await asyncio.shield(task)
 
@@ -178,7 +178,7 @@ class HookProcess:
 
 
 class _HookRun:
-    """One start of it. Hears its lines."""
+    """One run of the process; receives its lines."""
 
     def __init__(
         self, made: tuple[Sandbox | None, tuple[str, ...], StderrRing], connector_parts: ConnectorParts

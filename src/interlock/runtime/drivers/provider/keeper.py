@@ -1,4 +1,4 @@
-"""Keeps one process, or one connection, of a driver's server: attempts that are counted, lists that are checked, sleep.
+"""The keeper of one process or connection of a driver's server: counts attempts, checks lists, lets it sleep.
 
 It differs from the keeper of a configured server in what follows from AIP-transport-12: attempts are made in series of
 1 + max_retries, a program that keeps ending is left alone for a minute, and a server whose tools cannot be listed is
@@ -112,13 +112,13 @@ class DriverKeeper(Keeper):
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody would lose something if it ended now. Our own listening for news does not count."""
+        """Whether a call or subscription would be lost if it ended now. Our own listening for news does not count."""
         link = self.link
         calls = any(isinstance(pending, Call) for pending in link.in_flight.values())
         return calls or bool(link.booked or link.suspended or self.subscriptions.uris)
 
     async def come_up(self) -> bool:
-        """Until it can be used, or a series of attempts was in vain."""
+        """Wait until the server can be used, or a series of attempts failed."""
         if self.is_usable:
             return True
         if self.is_barred:
@@ -136,7 +136,7 @@ class DriverKeeper(Keeper):
         return self.is_usable
 
     async def read_again(self) -> None:
-        """Until the list of tools has been read anew, within the time of a list."""
+        """Wait until the list of tools has been read anew, within the time of a list."""
         await asyncio.wait((self.refreshed("tools"),), timeout=self._connector_parts.manner.within(LIST_S))
 
     async def stop(self) -> None:
@@ -193,7 +193,7 @@ class DriverKeeper(Keeper):
             await asyncio.gather(reading, lost, return_exceptions=True)
 
     async def _read_lists(self) -> None:
-        """One list after the other (AIP-proto-4), and none that does not come."""
+        """Read one list after the other (AIP-proto-4), and skip one that does not come."""
         if self._seal is not None and self._sealed is not None and not await self._seal.is_same(self._sealed):
             raise ConnectFailed(WORDS, code=BROKEN)
         lists: dict[str, Items] = {}

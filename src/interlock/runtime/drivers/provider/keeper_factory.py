@@ -1,4 +1,4 @@
-"""Makes the keepers of a driver's servers: one for the driver, and one for each tenant or user where they are apart."""
+"""The keeper factory: one keeper for the driver's server, and one for each tenant or user where they are isolated."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -28,13 +28,13 @@ class ServerEvents(Protocol):
     async def on_listing(self, link: ConnectedLink, who: str | None, listing: Listing | None) -> None: ...
 
     def on_up(self) -> None:
-        """A server is there, and its lists were looked at."""
+        """A server is connected, and its lists were checked."""
 
     def on_fallen(self, who: str | None) -> None:
-        """A series of attempts was in vain."""
+        """A series of attempts failed."""
 
     def on_restarted(self, who: str | None) -> None:
-        """Somebody wants it started anew."""
+        """A restart was requested."""
 
     def on_expired(self, who: str | None, reason: str) -> None:
         """The server says that its login has expired."""

@@ -1,4 +1,4 @@
-"""The link of a driver's server: what it says is rid of the secrets it was given, before anybody else reads it.
+"""The link of a driver's server: removes the secrets it was given from what it says, before any other part reads it.
 
 It also notices by what the driver's file calls an expired login (`expiry.detect`), and says so once per connection.
 """

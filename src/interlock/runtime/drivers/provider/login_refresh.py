@@ -1,4 +1,4 @@
-"""Keeps a driver's login fresh: what auth.refresh says is done before a call, once `every` has passed (AIP-30.auth-1).
+"""The login refresh: does what auth.refresh says before a call, once `every` has passed (AIP-30.auth-1).
 
 One refresh at a time, for all calls that wait for it. One that fails is told to the operator, and the call goes on: its
 login may still hold, and if not the server says so.

@@ -132,7 +132,7 @@ class DriverProvider:
         self._task = asyncio.get_running_loop().create_task(self._begin(), name=f"driver {self.driver.key}")
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """When the calls it lent a link for have ended, which their time bounds, unless `at_once`."""
+        """Stop when the calls that hold a lease have ended, which their time bounds, unless `at_once`."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -215,7 +215,7 @@ class DriverProvider:
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
 
     async def _load(self, loader: HookLoader) -> bool:
-        """Its driver.py. False: it does not fit, and the driver is not started."""
+        """Load its driver.py. False: it does not fit, and the driver is not started."""
         again_s = INSTALL_AGAIN_S
         while not isinstance(loaded := await loader.load(), DriverHooks):
             if loaded.is_final:
@@ -325,7 +325,7 @@ class DriverProvider:
             self._stand(*self._judged)
 
     def _notes(self) -> tuple[Problem, ...]:
-        """What installing it had to say."""
+        """Problems made of the notes of its installation."""
         notes = self.installed.notes if self.installed is not None else ()
         places = self.driver.places
         return tuple(
@@ -392,7 +392,7 @@ class DriverProvider:
             self._begin_task(self._logins.keep(who))
 
     def on_secret(self, slug: str) -> tuple[str, ...]:
-        """It was set: what runs with it, or waits for it, is started anew, once its open calls have ended. Gives the
+        """A secret was set: restart what runs with it or waits for it, once its open calls have ended. Returns the
         segments of these."""
         instances = self._instances
         names = [name for name, entry in self._inventory.items() if entry.slug == slug]
@@ -435,7 +435,7 @@ class DriverProvider:
     # Health
 
     async def look(self) -> str | None:
-        """Its health check, now; None: it is well, or has none."""
+        """Make its health check now. None: it is healthy, or has none."""
         return None if self._checkup is None else await self._checkup.look()
 
     @property
@@ -446,7 +446,7 @@ class DriverProvider:
     def failed_at(self) -> float | None:
         return None if self._checkup is None else self._checkup.failed_at
 
-    # Lending
+    # Leases
 
     def maybe_ready(self, caller: Caller) -> InstanceLease | None:
         instances = self._instances
@@ -551,7 +551,7 @@ class DriverProvider:
     # For people
 
     def running(self) -> RunningServer:
-        """What its server is now, beside what its file says."""
+        """The state of its server, beside what its file says."""
         instance = self._instances.maybe(None) if self._instances is not None else None
         if instance is None:
             return RunningServer(protocol_version=None, transport=None, version=None, last_words=())
@@ -567,6 +567,6 @@ class DriverProvider:
 
 
 def _offer_digest(listing: Listing | None, bound: Mapping[str, Bound]) -> object:
-    """What differs when it offers something else."""
+    """A digest that changes with what the provider offers."""
     lists = () if listing is None else (listing.tools, listing.prompts, listing.resources, listing.templates)
     return tuple(items.digest for items in lists), {contract: id(each) for contract, each in bound.items()}

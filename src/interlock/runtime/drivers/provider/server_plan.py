@@ -1,4 +1,4 @@
-"""A driver and what was installed for it, as the plan that a keeper starts or dials its server by.
+"""The server plan: a driver and what was installed for it, in the form by which a keeper starts or dials its server.
 
 Secrets stay placeholders: they are revealed when the server is started, and this module sees none. Nothing of a caller
 goes in (AIP-security-8).
@@ -28,7 +28,7 @@ HOMES: Final = "homes"
 
 
 def segment_of(driver: Driver, who: str | None) -> str:
-    """What its keeper is called. No segment of a configured or registered server holds an '@'."""
+    """The segment of the keeper. No segment of a configured or registered server holds an '@'."""
     return driver.key if who is None else f"{driver.key}+{_brief(who)}"
 
 
@@ -98,7 +98,7 @@ class DeclaredEras:
 
 
 async def with_own_authority(connector_parts: ConnectorParts, driver: Driver, ca_file: Path | None) -> ConnectorParts:
-    """A remote server may have a certificate of drivers.ca_file. Raises OSError."""
+    """The parts with drivers.ca_file as an authority for a remote server. Raises OSError."""
     if ca_file is None or not isinstance(driver.server, Remote):
         return connector_parts
     return msgspec.structs.replace(connector_parts, tls=await asyncio.to_thread(trusting_context, ca_file))

@@ -1,4 +1,4 @@
-"""What an earlier check of each driver was made on and found, kept so that a lazy start needs no process.
+"""Snapshots: the inputs and result of each driver's last check, stored so that a lazy start needs no process.
 
 Digests alone are kept: no definition of a server is ever served from here (MCP-AX 13.1).
 """
@@ -33,7 +33,7 @@ def about(folder: str, installed: Installed | None, contracts: Iterable[Contract
 
 
 class Snapshots:
-    """Of one driver."""
+    """The snapshots of one driver."""
 
     def __init__(self, kv: KeyValue, clock: Clock, key: str) -> None:
         self._kv = kv
@@ -42,7 +42,7 @@ class Snapshots:
         self._last: Snapshot | None = None
 
     async def maybe(self, wanted: str) -> Snapshot | None:
-        """The last one, if it is about this. Raises StoreError."""
+        """The last snapshot, if it is about these inputs. Raises StoreError."""
         entry = await self._kv.get(BUCKET, self._key, self._clock.wall())
         try:
             found = None if entry is None else msgspec.json.decode(entry.value, type=Snapshot)

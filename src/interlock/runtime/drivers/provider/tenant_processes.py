@@ -119,7 +119,7 @@ class Instances:
         return InstanceLease(self, instance)
 
     async def borrow(self, who: str | None, seconds: float) -> InstanceLease | None:
-        """Lent, started if it is new, up or not. None: all are busy with others, and stayed so."""
+        """Lease the process, starting a new one where there is none. None: all stayed busy with others."""
         deadline = self._clock.now() + seconds
         while True:
             instance = self._of.get(who)
@@ -141,7 +141,7 @@ class Instances:
                 return None
 
     async def _wait_for_release(self, seconds: float) -> bool:
-        """Until something may have become free."""
+        """Wait until a lease or a place may be free. Returns False after `seconds`."""
         freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(freed)
         try:
@@ -174,7 +174,7 @@ class Instances:
             instance.watch = asyncio.get_running_loop().call_later(self._idle_s, self._look, instance)
 
     def rest(self, instance: Instance) -> None:
-        """It is not wanted now, whatever the time."""
+        """End the process or let it sleep now, whatever the idle time."""
         if instance.watch is not None:
             instance.watch.cancel()
             instance.watch = None

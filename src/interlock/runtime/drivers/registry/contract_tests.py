@@ -1,4 +1,4 @@
-"""Does a driver keep to its contracts? Their examples, called through it (AIP-14.rules-3).
+"""Contract tests: calls the examples of a driver's contracts through it (AIP-14.rules-3).
 
 Each is a call like anybody's: through the guard, with its gate and its record, only that no other driver may answer.
 An example of a contract that changes something is left alone unless the operator wants it.
@@ -112,7 +112,7 @@ class ExampleRunner:
         return _verdict(said, example)
 
     def _listed_name(self, contract: Contract) -> str | None:
-        """As it is listed here, below whatever the node's own segment is."""
+        """The name of the contract as it is listed here, below whatever the node's own segment is."""
         named = qualified_name(contract)
         if not isinstance(named, tuple):
             return None

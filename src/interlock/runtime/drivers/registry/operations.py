@@ -1,4 +1,4 @@
-"""Drivers for an operator: what there is to see of them, and the few decisions.
+"""Operations on drivers for an operator: views, and the few decisions.
 
 A decision names what was shown (the digest of the folder); if the folder is another by now, nothing is decided. It is
 on record before it counts. The same service answers in a running node and, with a registry that starts nothing, in a
@@ -124,7 +124,7 @@ class DriverService:
         )
 
     async def trust(self, name: str, digest: str, by: str) -> DriverSummary:
-        """`digest`: of the folder that was looked at. Raises NotFound, Refused, StoreError."""
+        """Trust a driver. `digest`: of the folder that was looked at. Raises NotFound, Refused, StoreError."""
         await self.registry.refresh()
         one = self._trustable(name, digest)
         more = {
@@ -136,7 +136,7 @@ class DriverService:
         return await self._trust(one, by)
 
     async def accept(self, key: str, digest: str, by: str) -> DriverSummary:
-        """The same, where the decision is on record already. Raises NotFound, Refused, StoreError."""
+        """Trust a driver where the decision is on record already. Raises NotFound, Refused, StoreError."""
         return await self._trust(self._trustable(key, digest), by)
 
     def _trustable(self, name: str, digest: str) -> Declared:
@@ -178,7 +178,7 @@ class DriverService:
         }
 
     async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> AllowedHosts:
-        """A host the server may reach besides those of its file. Raises NotFound, Refused, StoreError."""
+        """Allow a host that the server may reach besides those of its file. Raises NotFound, Refused, StoreError."""
         await self.registry.refresh()
         one = self._find(name)
         if one.driver is None:
@@ -198,8 +198,8 @@ class DriverService:
         return AllowedHosts(id=one.id, allowed=after)
 
     async def remove(self, name: str, by: str, *, forget: bool) -> RemovedDriver:
-        """The folder, and what was accepted of it. `forget`: also what was registered, which the next one of its major
-        version is compared with (AIP-identity-4). Raises NotFound, StoreError."""
+        """Remove the folder, and what was accepted of it. `forget`: also what was registered, which the next one of its
+        major version is compared with (AIP-identity-4). Raises NotFound, StoreError."""
         await self.registry.refresh()
         try:
             one = self._find(name)
@@ -224,7 +224,7 @@ class DriverService:
         return RemovedDriver(removed=removed, forgotten=forgotten)
 
     async def test(self, name: str, by: str, *, allow_mutation: bool) -> DriverExamples:
-        """The examples of its contracts, through this driver. Raises NotFound, Refused."""
+        """Run the examples of its contracts through this driver. Raises NotFound, Refused."""
         one = await self._running_driver(name)
         if self._tester is None:
             raise _not_here()
@@ -251,7 +251,7 @@ class DriverService:
         return one
 
     def _maybe_contract(self, name: str) -> ServedContract | None:
-        """What is no driver's name may be a contract's."""
+        """The contract of that name, where no driver has it."""
         if any(name in (one.key, one.id, one.folder.name) for one in self.registry.declaration.drivers):
             return None
         served = self._explain(name) if self._explain is not None else None
@@ -318,7 +318,7 @@ class DriverService:
         return tuple(dict.fromkeys((*one.problems, *self._findings(one))))
 
     def _findings(self, one: Declared) -> tuple[Problem, ...]:
-        """What only its server could tell, and what others offer."""
+        """Problems that only its server shows, and collisions with what others offer."""
         provider = self.registry.providers.get(one.key)
         if provider is None:
             return ()
@@ -330,7 +330,7 @@ class DriverService:
         return self.registry.plan.drivers.sandbox.get(one.id) == "off"
 
     def _line(self, method: str, key: str, by: str, more: JsonObject) -> bytes:
-        """What the audit log is told."""
+        """The row for the audit log."""
         return msgspec.json.encode(
             {
                 "at": rfc3339(self._clock.wall()),
@@ -352,7 +352,7 @@ def _not_here() -> Refused:
 
 
 def _delete(one: Declared) -> str:
-    """Nothing behind a link is touched, nor a contract that a driver only stands beside."""
+    """Delete the folder. Nothing behind a link is touched, nor a contract that a driver only stands beside."""
     folder = one.folder
     if one.root.below_tools:
         for name in OWN_FILES:

@@ -1,4 +1,4 @@
-"""The drivers of a node: what lies on disk, what of it is accepted, and one provider for each that may run.
+"""The registry of a node's drivers: what lies on disk, what of it is accepted, and one provider for each that may run.
 
 A look at the folders becomes a declaration (`survey`, off the loop); the declaration becomes providers. One whose
 files, contracts and settings are as before is not touched. A changed one is replaced: the new provider takes calls at
@@ -35,17 +35,17 @@ REST_MAX_S: Final = 1.0
 
 
 class RunningProvider(Provider, Protocol):
-    """A provider with its life: `stop` ends when the calls it lent a link for have ended, unless `at_once`."""
+    """A provider that can be stopped: `stop` waits for the calls that hold a lease, unless `at_once`."""
 
     settled: asyncio.Event  # the first verdict is there
 
     def running(self) -> RunningServer:
-        """What its server is now, for people."""
+        """The state of its server, for people."""
 
     def start(self) -> None: ...
 
     def on_secret(self, slug: str) -> tuple[str, ...]:
-        """This one was set. Gives the segments of what is started anew with it."""
+        """A secret was set. Returns the segments of the servers that are restarted with it."""
 
     async def stop(self, *, at_once: bool = False) -> None: ...
 
@@ -95,7 +95,7 @@ class Registry:
     # Looking
 
     async def refresh(self, sight: ScanResult | None = None) -> Declaration:
-        """Everything as it is on disk now, taken up. Raises StoreError where what was registered cannot be kept."""
+        """Read the drivers on disk; start, replace or stop providers. Raises StoreError if a record cannot be kept."""
         async with self._refreshing:
             if sight is None:
                 sight = await asyncio.to_thread(look, self.plan, self.declaration.others)
@@ -112,13 +112,13 @@ class Registry:
         return new
 
     async def current(self) -> Declaration:
-        """The same; but while others are at it, what was found last: taking up many drivers takes its time."""
+        """Refresh; while another refresh is running, return the last result: many drivers take their time."""
         if self._refreshing.locked() and self.declaration.drivers:
             return self.declaration
         return await self.refresh()
 
     async def renew(self, key: str) -> None:
-        """Another release of its server is on record: its provider is made anew. Raises StoreError."""
+        """Replace the provider: another release of its server is on record. Raises StoreError."""
         async with self._refreshing:
             if key in self._kept:
                 self._leave(key)
@@ -126,7 +126,7 @@ class Registry:
         await self.refresh()
 
     def replan(self, plan: Plan) -> None:
-        """For the next look."""
+        """Set the plan for the next scan."""
         self.plan = plan
         self._surveyor = Surveyor(plan, self._machine)
 
@@ -160,7 +160,7 @@ class Registry:
         self._leaving.begin(provider.stop(at_once=at_once), f"stopping driver {key}")
 
     async def all_left(self) -> None:
-        """Until everything that was replaced or removed has ended."""
+        """Wait until every replaced or removed provider has ended."""
         await self._leaving.finish()
 
     async def close(self) -> None:
@@ -233,7 +233,7 @@ class Registry:
 
 
 def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
-    """What a provider has to be made anew for."""
+    """The inputs of a provider: it is replaced when one of them changes."""
     drivers = plan.drivers
     return (
         declared.digest,
@@ -252,7 +252,7 @@ def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
 
 
 def _tell(old: Declaration, new: Declaration) -> None:
-    """What changed, before anything is done about it."""
+    """Log what changed, before anything is done about it."""
     before = {(one.key, one.folder): one for one in old.drivers}
     now = {(one.key, one.folder): one for one in new.drivers}
     for (key, _), one in before.items():

@@ -1,6 +1,6 @@
-"""A node's drivers, kept in view: folders are looked at every second, and everything else waits until there is one.
+"""The driver service of a node: scans folders every second, and loads everything else when there is a driver.
 
-Without a driver this is a look at three paths a second; the rooms that read files, and the packages they need, are
+Without a driver this is a look at three paths a second; the modules that read files, and the packages they need, are
 first imported when a DRIVER.md is seen or an operator asks.
 """
 
@@ -61,12 +61,12 @@ class Drivers:
         self._again.set()
 
     def on_secret(self, slug: str) -> list[str]:
-        """It was set. Gives the segments of the servers that are started anew with it."""
+        """A secret was set. Returns the segments of the servers that are restarted with it."""
         providers = self.registry.providers.values() if self.registry is not None else ()
         return [segment for provider in providers for segment in provider.on_secret(slug)]
 
     async def settle(self, seconds: float) -> None:
-        """Until every driver that was there at the start had its first chance, at most so long."""
+        """Wait until every driver present at the start had its first attempt, at most so long."""
         try:
             async with asyncio.timeout(seconds):
                 await self.settled.wait()
@@ -76,7 +76,7 @@ class Drivers:
             return
 
     async def service(self) -> "DriverService":
-        """For an operator. Raises StoreError."""
+        """The operations for an operator. Raises StoreError."""
         return (await self._open_parts())[1]
 
     async def _open_parts(self) -> "tuple[Registry, DriverService]":
@@ -104,7 +104,7 @@ class Drivers:
             self._again.clear()
 
     async def _look(self) -> float:
-        """What a look costs, in seconds. Raises StoreError, and then the same is tried at the next look."""
+        """Scan once; returns the processor time in seconds. Raises StoreError; the next scan then tries again."""
         if self.registry is None and not is_any(roots_of(self.plan)):
             return 0.0
         others = self.registry.declaration.others if self.registry is not None else ()

@@ -1,4 +1,4 @@
-"""Untrusted drivers in the one inbox: a person agrees to a folder as it is shown, with a proof (SURFACE 7).
+"""Trust requests: in the inbox a person accepts an untrusted folder as it is shown, with a proof (SURFACE 7).
 
 Once for each state of a folder. What was asked about and is gone, trusted otherwise or changed meanwhile is void. What
 is signed is the digest of the files, and the files with their digests are what is shown.
@@ -41,7 +41,7 @@ class TrustRequests:
         declared.subscribe(self.ask)
 
     async def ask(self, declaration: Declaration) -> None:
-        """About every driver that only waits for somebody's word."""
+        """Raise a request for every driver that only waits for a person's decision."""
         open_ = {(_tool(one), one.digest): one for one in declaration.drivers if one.is_fit and not one.trusted}
 
         def settled(approval: Approval) -> bool:
@@ -96,7 +96,7 @@ class TrustRequests:
         return any((_tool(one), one.digest) == (approval.tool, approval.digest) for one in drivers)
 
     async def settle(self, approval: Approval) -> Approval | Fault:
-        """It was decided: an accepted folder is trusted, and its server started."""
+        """Apply a decision: an accepted folder is trusted, and its server started."""
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED:
             return approval
@@ -117,5 +117,5 @@ def _tool(one: Declared) -> str:
 
 
 def folder_view(summary: dict[str, Any], texts: dict[str, str], names: set[str]) -> dict[str, Any]:
-    """With the text of these files line by line, so that a difference shows where it is."""
+    """The view of a folder, with the text of these files line by line, so that a difference shows where it is."""
     return {**summary, "text": {name: texts[name].splitlines() for name in sorted(names) if name in texts}}

@@ -1,4 +1,4 @@
-"""A newer release of a driver's server, looked at before it is used (AIP-30.install-3).
+"""Updates: a newer release of a driver's server is checked before it is used (AIP-30.install-3).
 
 It is installed beside the one that runs, started once in the driver's sandbox and asked for its tools; what differs is
 told. Only what was looked at can be switched to: its record then replaces the old one, and the server is started anew.
@@ -89,7 +89,7 @@ class UpdateService:
             return None  # an update is how one gets past it
 
     async def _tools(self, plan: Plan, one: Declared) -> dict[str, JsonObject]:
-        """Of the release in use: as its server listed them, or started once for it where it sleeps."""
+        """The tools of the release in use: as its server listed them, or from one start where it sleeps."""
         provider = self._registry.providers.get(one.key)
         listing = provider.listing if provider is not None else None
         if listing is not None:

@@ -1,4 +1,4 @@
-"""A driver in plain values: what an operator is shown of it, and what has changed since it was accepted."""
+"""Views of a driver in plain values: what an operator is shown of it, and what has changed since it was accepted."""
 
 import difflib
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Where the value of a secret is: the node's own store, or what `backend` in SECRETS.md names. Fetched for one use."""
+"""Backends of secrets: the node's own store, or what `backend` in SECRETS.md names. A value is fetched for one use."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ KEYRING: Final = "keyring://"
 
 
 class BackendFailed(Exception):
-    """The place cannot be asked; the message says what to do, and holds no value."""
+    """A backend cannot be asked; the message says what to do, and holds no value."""
 
 
 async def fetch(slug: str, backend: str | None, store: Secrets, environment: Mapping[str, str], now: float) -> str:
-    """Empty where there is none. Raises BackendFailed, StoreError."""
+    """The value of a secret; empty where there is none. Raises BackendFailed, StoreError."""
     if backend is None:
         value = await store.get("secret", slug, now)
         return "" if value is None else value.decode("utf-8", "replace")

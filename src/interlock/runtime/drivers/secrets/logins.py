@@ -1,4 +1,4 @@
-"""Whose login to a driver's server has expired, kept between two runs of the node (AIP-30.auth-2).
+"""Expired logins to a driver's server, stored between two runs of the node (AIP-30.auth-2).
 
 State is per driver, workspace and user; the user is empty for a process that all share. An expired login is over when
 one of the driver's secrets is another than it was, or an operator starts the server anew.
@@ -38,7 +38,7 @@ class Logins:
         return self._expired.get(who)
 
     async def load(self, who: str | None) -> str | None:
-        """Why it is expired, as remembered; None: it is not, or nothing is known. Raises StoreError."""
+        """Load why the login is expired; None: it is not, or nothing is stored. Raises StoreError."""
         if who in self._known:
             return self._expired.get(who)
         entry = await self._kv.get(BUCKET, self._key(who), self._vault.clock.wall())
@@ -56,7 +56,7 @@ class Logins:
         self._expired[who] = reason
 
     async def keep(self, who: str | None) -> None:
-        """As it is now."""
+        """Store the login as it is now."""
         reason = self._expired.get(who)
         try:
             if reason is None:
@@ -68,7 +68,7 @@ class Logins:
             log.warning("the login of %s could not be remembered: %s", self._driver.key, error)
 
     def renew(self, who: str | None) -> bool:
-        """Whether it was expired."""
+        """Mark the login as valid. Returns whether it was expired."""
         self._known.add(who)
         return self._expired.pop(who, None) is not None
 

@@ -10,7 +10,7 @@ _NEEDS: Final = "the server behind this tool needs a credential first"
 
 
 def lacks_of(failure: ConnectFailed) -> tuple[MissingSecret, ...]:
-    """The secrets it lacks, where that is why it was not reached."""
+    """The missing secrets, where they are why the server was not reached."""
     return failure.__cause__.lacks if isinstance(failure.__cause__, SecretsMissing) else ()
 
 
@@ -19,7 +19,7 @@ def code_of(lacks: tuple[MissingSecret, ...]) -> str:
 
 
 def login_words(driver: Driver, reason: str | None) -> str:
-    """For the client and the operator alike: slugs, and where one logs in."""
+    """The text for the client and the operator alike: slugs, and where one logs in."""
     said = f"{_NEEDS}: {reason}" if reason else _NEEDS
     login = driver.auth.login if driver.auth is not None else None
     if login is not None and login.url is not None:

@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Vault(msgspec.Struct, frozen=True, kw_only=True):
-    """What all drivers share."""
+    """The stores that all drivers share."""
 
     store: Secrets
     clock: Clock

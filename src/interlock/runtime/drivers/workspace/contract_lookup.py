@@ -1,4 +1,4 @@
-"""Which TOOL.md a driver means by implements[].tool: found, read and compared with the binding. Blocking.
+"""Contract lookup: finds the TOOL.md that implements[].tool means, reads it and compares it with the binding. Blocking.
 
 Looked up in the driver's folder, then in the workspace, then in .tools/<folder name>/; an id in the driver's folder,
 then below .tools, then in the folders of other drivers (AIP-30.implements-2). Nothing outside of the workspace and of
@@ -48,7 +48,7 @@ class ContractLookup:
         self.asked: set[Path] = set()  # looked for elsewhere, found or not
 
     def take(self, contracts: Sequence[tuple[Path, Stat | None]]) -> None:
-        """What lies below .tools now. Forgets what is no longer there or asked for."""
+        """Take what lies below .tools now. Forgets what is no longer there or asked for."""
         kept = {path for path, _ in contracts} | self.asked
         self._read = {path: one for path, one in self._read.items() if path in kept}
         self.asked = set()
@@ -56,7 +56,7 @@ class ContractLookup:
         self._below = tuple(place for place in found if place is not None)
 
     def maybe(self, path: Path) -> Place | None:
-        """None: there is no such file."""
+        """The contract of a file; None: there is no such file."""
         seen = maybe_stat(path)
         if seen is None:
             return None

@@ -1,4 +1,4 @@
-"""One driver's folder, read: the bytes of its files of declaration, and a digest of every file. Blocking.
+"""Reads one driver's folder: the bytes of its declaration files, and a digest of every file. Blocking.
 
 A folder is refused, not cut, where it is larger than the limits or a link leads out of it: what is trusted is all of
 it. A pipe, a device or a file that is swapped for a link while it is read is never waited for.
@@ -44,7 +44,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderUnreadable(Exception):
-    """The reason, for a person; without the path."""
+    """A folder cannot be read; the text gives a person the reason, without the path."""
 
 
 def read_folder(found: FoundFolder) -> Folder:
@@ -84,24 +84,24 @@ def read_folder(found: FoundFolder) -> Folder:
 
 
 def is_declaration(name: str) -> bool:
-    """A file that is read for what it declares."""
+    """Whether a file is read for what it declares."""
     base = name.rpartition("/")[2]
     return (base == TOOL_FILE and _NOT_OURS not in name) or name in (DRIVER_FILE, SECRETS_FILE, "server.json")
 
 
 def read_file(path: Path) -> tuple[bytes, str]:
-    """One file of declaration that stands elsewhere, with its digest. Raises Unreadable."""
+    """One declaration file outside the folder, with its digest. Raises FolderUnreadable."""
     data, digest = _read(path, FILE_BYTES_MAX, FILE_BYTES_MAX)
     return data or b"", digest
 
 
 def digest_of(path: Path) -> str:
-    """Of one file, as `Folder.digests` has it. Raises Unreadable."""
+    """The digest of one file, as in `Folder.digests`. Raises FolderUnreadable."""
     return _read(path, 0, FOLDER_BYTES_MAX)[1]
 
 
 def _limit(name: str, size: int, kept: int) -> int:
-    """How much of a file is kept; 0: none of it."""
+    """The number of bytes of a file that are kept; 0: none."""
     if is_declaration(name):
         return FILE_BYTES_MAX
     return size if name.endswith(_TEXTS) and size <= min(TEXT_BYTES_MAX, kept) and _NOT_OURS not in name else 0

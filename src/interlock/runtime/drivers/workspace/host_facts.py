@@ -1,4 +1,4 @@
-"""What this machine is, in the words of AIP-30 `requires`."""
+"""Facts about this machine, in the words of AIP-30 `requires`."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ _MB: Final = 1024 * 1024
 
 
 def this_machine(packages: Path) -> Machine:
-    """`packages`: where servers are installed."""
+    """The facts of this machine. `packages`: where servers are installed."""
     return Machine(
         os=_OS.get(sys.platform),
         arch=_ARCH.get(platform.machine().lower()),

@@ -1,7 +1,7 @@
-"""Where driver files may lie, which folders hold one, and by what a change shows. Blocking; nothing is opened.
+"""The scan for driver files: where they may lie, which folders hold one, what shows a change. Blocking; opens nothing.
 
-Cheap enough to be done every second, and the only room about drivers that a node without any needs. Links are seen and
-not followed; what a person can make large is looked at within limits.
+Cheap enough for every second, and the only module about drivers that a node without any needs. Links are seen and not
+followed; what a person can make large is looked at within limits.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roots_of(plan: Plan) -> tuple[Root, ...]:
-    """A folder that is named twice is one root."""
+    """The roots of a plan; a folder that is named twice is one root."""
     own = (Root(kind="own", rank=1, path=plan.drivers.own),) if plan.drivers.own is not None else ()
     found = (
         Root(kind="workspace", rank=0, path=plan.workspace / DRIVERS),
@@ -70,13 +70,13 @@ def roots_of(plan: Plan) -> tuple[Root, ...]:
 
 
 def is_any(roots: Iterable[Root]) -> bool:
-    """Whether it is worth looking: without one of the folders there is no driver."""
+    """Whether a scan is worthwhile: without one of the folders there is no driver."""
     return any(root.path.is_dir() for root in roots)
 
 
 def look(plan: Plan, others: Iterable[Path] = (), staged: FoundFolder | None = None) -> ScanResult:
-    """`others`: files somewhere else in the workspace that matter. `staged`: a folder that stands in no root yet, and
-    would take the place of the one of its name."""
+    """Scan every root. `others`: files elsewhere in the workspace that matter. `staged`: a folder that is in no root
+    yet, and would take the place of the one of its name."""
     folders: list[FoundFolder] = []
     drafts: list[Path] = []
     problems: list[Problem] = []
@@ -106,7 +106,7 @@ def look(plan: Plan, others: Iterable[Path] = (), staged: FoundFolder | None = N
 
 
 def inside(path: Path, folder: Path) -> bool:
-    """With every link followed."""
+    """Whether a path is inside, with every link followed."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 

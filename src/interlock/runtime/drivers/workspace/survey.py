@@ -1,4 +1,4 @@
-"""Folders and what is remembered of them in, every driver with what keeps it from being used out. Blocking.
+"""The survey: turns folders and what the store holds of them into drivers, each with what bars its use. Blocking.
 
 Contracts are read before drivers, drivers before anything is bound (AIP-30.load-1). A driver that cannot be used says
 so of itself and disturbs no other; what has not been accepted yet cannot keep what was accepted from working. Whatever
@@ -156,7 +156,7 @@ class Surveyor:
             yield driver.places.problem(place, code, message, "write it, or correct the path")
 
     def _with_runner(self, driver: Driver, parsed: Parsed) -> Driver:
-        """With what its RUNNER.md says in place of its name."""
+        """The driver with what its RUNNER.md says in place of its name."""
         if not isinstance(driver.runner, str):
             return driver
         return msgspec.structs.replace(driver, runner=self._runner(driver.runner, parsed))
@@ -262,7 +262,7 @@ def _with(parsed: Parsed, place: str, code: str, message: str, hint: str, severi
 
 
 def _with_allowed_hosts(driver: Driver, hosts: tuple[str, ...]) -> Driver:
-    """With the hosts an operator allowed besides (`interlock drivers allow`)."""
+    """The driver with the hosts an operator allowed besides (`interlock drivers allow`)."""
     if not hosts:
         return driver
     network = driver.network or Network()
@@ -368,7 +368,7 @@ def _with_secrets(one: Declared, inventory: tuple[Secret, ...]) -> Declared:
 
 
 def _is_misplaced(driver: Driver, secret: Secret | None) -> bool:
-    """AIP-security-8: what is one user's would be everybody's."""
+    """Whether a user's own secret would reach every user (AIP-security-8)."""
     return secret is not None and driver.interlock.isolation == "driver" and is_for_users_alone(secret)
 
 

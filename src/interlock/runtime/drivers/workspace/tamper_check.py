@@ -1,4 +1,4 @@
-"""Is a driver's folder still the one that was trusted? Asked before its server is started, and after (AIP-security-13).
+"""The tamper check: is a driver's folder still the trusted one? Before and after each start (AIP-security-13).
 
 Between two looks of the registry files may change, and be put back; a program that was started meanwhile would be
 another than the one accepted. Whatever touched a file since shows by its marks, which cannot be put back.

@@ -1,4 +1,4 @@
-"""What the store remembers of drivers: whose folder was accepted as it was, what was last registered, what is allowed.
+"""The trust store: which folders were accepted and in what state, what was last registered, what is allowed.
 
 Kept outside the workspace (AIP-security-13), so that nothing in it can grant itself anything. `Remembered` is a value
 for the scan of the folders; `Memory` writes, and is told beforehand what was decided by whom.
@@ -103,14 +103,14 @@ class Memory:
         self.revision += 1
 
     async def forget(self, key: str) -> bool:
-        """What was registered, and what exactly was installed."""
+        """Delete what was registered, and the record of what was installed."""
         self._manifests.pop(key, None)
         self.revision += 1
         await self._kv.delete(LOCKS, key)
         return await self._kv.delete(MANIFESTS, _hash_key(key))
 
     async def allow(self, id: str, hosts: tuple[str, ...]) -> None:
-        """These, and no others of before."""
+        """Allow these hosts, in place of those before."""
         self.revision += 1
         if not hosts:
             self._allowed.pop(id, None)
@@ -121,7 +121,7 @@ class Memory:
 
 
 def _hash_key(name: str) -> str:
-    """Not every store takes every character in a key."""
+    """A key that every store takes: some refuse some characters."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
 
 

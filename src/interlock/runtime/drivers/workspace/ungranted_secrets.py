@@ -17,7 +17,7 @@ class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ungranted_secrets(one: Declared) -> Iterator[UngrantedSecret]:
-    """Of a driver whose inventory was looked up; the server is not started while there is any."""
+    """The ungranted secrets of a driver whose inventory was looked up; the server is not started while there is any."""
     driver = one.driver
     for name in driver.secret_names if driver is not None else ():
         assert driver is not None  # noqa: S101  (without one there are no names)
