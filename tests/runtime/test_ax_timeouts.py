@@ -14,7 +14,7 @@ from tests.interaction.ax.bare import Bare, bare, tool
 from tests.interaction.peers import HttpPeer
 from tests.runtime.levels import Level, StillClock, levels, until
 
-from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timed_out
+from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timeout_fault
 
 TIMES = {"realtime": 0.5, "fast": 5.0, "standard": 30.0, "slow": 120.0}
 CLASSES = [*TIMES, "batch"]
@@ -176,7 +176,7 @@ def test_deadlines_are_looked_at_when_they_are_due() -> None:
 @pytest.mark.parametrize(("link", "outcome"), [(None, "not_sent"), (object(), "unknown")])
 def test_a_call_that_never_left_is_said_not_to_have_been_sent(link: Any, outcome: str) -> None:
     call: Any = SimpleNamespace(timeout_s=30.0, link=link)
-    assert timed_out(call, None).data == {
+    assert timeout_fault(call, None).data == {
         "timeout_ms": 30_000,
         "latency_class": "standard",
         "hop": 1,

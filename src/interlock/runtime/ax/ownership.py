@@ -85,7 +85,7 @@ class Leases:
         wanted = lease_of(self._own_id, session_id)
         for _ in range(TRIES_MAX):
             entry = await self._kv.get(LEASES, self._key(request.subserver_id), self._clock.wall())
-            verdict = claim(_held_lease(entry), request, wanted)
+            verdict = claim(_maybe_held_lease(entry), request, wanted)
             if not isinstance(verdict, Claim):
                 return verdict
             if await self._write(request.subserver_id, verdict.lease, entry, request.heartbeat_interval_ms):
@@ -98,7 +98,7 @@ class Leases:
         subserver_id = session.register.subserver_id
         for _ in range(TRIES_MAX):
             entry = await self._kv.get(LEASES, self._key(subserver_id), self._clock.wall())
-            if not may_renew(_held_lease(entry), own):
+            if not may_renew(_maybe_held_lease(entry), own):
                 return False
             if await self._write(subserver_id, own, entry, session.register.heartbeat_interval_ms):
                 return True
@@ -108,7 +108,7 @@ class Leases:
         own = lease_of(self._own_id, session_id)
         key = self._key(subserver_id)
         entry = await self._kv.get(LEASES, key, self._clock.wall())
-        if may_remove(_held_lease(entry), own):
+        if may_remove(_maybe_held_lease(entry), own):
             await self._kv.delete(LEASES, key)
 
     async def _write(self, subserver_id: str, lease: Lease, over: Entry | None, interval_ms: int) -> bool:
@@ -126,7 +126,7 @@ class Leases:
         return f"{self._tree}/{subserver_id}"
 
 
-def _held_lease(entry: Entry | None) -> Lease | None:
+def _maybe_held_lease(entry: Entry | None) -> Lease | None:
     try:
         return None if entry is None else read_lease(entry.value)
     except BadLease as bad:

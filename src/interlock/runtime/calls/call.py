@@ -300,7 +300,7 @@ class Call(msgspec.Struct, eq=False):
             self.reason = _reason(fault)
             if outcome is Outcome.REFUSED or self.link is None or _was_not_sent(fault):
                 self.refund()
-            self._end(encode_fault(self.client_id, self._shown(fault)), outcome, 200)
+            self._end(encode_fault(self.client_id, self._fault_for_client(fault)), outcome, 200)
 
     def answer(self, message: bytes, outcome: Outcome) -> None:
         """End it with an answer of our own."""
@@ -310,9 +310,9 @@ class Call(msgspec.Struct, eq=False):
     def refuse(self, fault: Fault, status: int) -> None:
         self.reason = _reason(fault)
         self.refund()
-        self._end(encode_fault(self.client_id, self._shown(fault)), Outcome.REFUSED, status)
+        self._end(encode_fault(self.client_id, self._fault_for_client(fault)), Outcome.REFUSED, status)
 
-    def _shown(self, fault: Fault) -> Fault:
+    def _fault_for_client(self, fault: Fault) -> Fault:
         return for_legacy(fault) if self.caller.era is Era.LEGACY or self.caller.hop is not None else fault
 
     def cancel(self, reason: str) -> None:

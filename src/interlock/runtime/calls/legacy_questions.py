@@ -43,7 +43,7 @@ class Interview:
             return
         for question in self._wanted.questions.values():
             if not may_be_asked(call.caller.modern_capabilities, question.method, question.params):
-                self._unanswered(f"it does not support {question.method}")
+                self._on_unanswered(f"it does not support {question.method}")
                 return
         dialogue.interviewer = self
         call.asking += 1  # people take their time: no deadline while they are asked
@@ -62,7 +62,7 @@ class Interview:
         if key is None or self._ended:
             return
         if not payload.startswith(_RESULT):
-            self._refused(payload)
+            self._on_refused(payload)
             return
         del self._open[key]
         self._answers[key] = Raw(payload[len(_RESULT) :])
@@ -77,12 +77,12 @@ class Interview:
             for name in self._open.values():
                 asker.withdraw(self, name, RAW_EMPTY)
 
-    def _refused(self, payload: bytes) -> None:
+    def _on_refused(self, payload: bytes) -> None:
         """A client that answers a question with an error ends its call: the server has no way to hear of it."""
         error = decode_object(payload.partition(b":")[2]) or {}
-        self._unanswered(maybe_string(error.get("message")) or "refused")
+        self._on_unanswered(maybe_string(error.get("message")) or "refused")
 
-    def _unanswered(self, why: str) -> None:
+    def _on_unanswered(self, why: str) -> None:
         fault = Fault(INTERNAL_ERROR, f"the client did not answer the server: {why}", {"reason": "input_refused"})
         self._call.on_failed(fault, Outcome.ERROR)
 

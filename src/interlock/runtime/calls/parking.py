@@ -153,7 +153,7 @@ class Parking:
             call.handler.suspend(call)
         elif not dialogue.is_gathering:
             dialogue.is_gathering = True
-            self._later(GATHER_S, lambda: self._gathered(handle or "", space))
+            self._later(GATHER_S, lambda: self._on_gathered(handle or "", space))
 
     def _begin(self, call: Call) -> tuple[str, Space]:
         handle, space = secrets.token_urlsafe(16), Space(call)
@@ -180,7 +180,7 @@ class Parking:
         space.bytes += size
         self._bytes += size
 
-    def _gathered(self, handle: str, space: Space) -> None:
+    def _on_gathered(self, handle: str, space: Space) -> None:
         space.call.open_dialogue().is_gathering = False
         if space.questions and not space.waiting and not space.call.done:
             self._tell(handle, space)
@@ -227,16 +227,16 @@ class Parking:
             return None  # another node's, further down the tree, or changed: the server of the request will say
         foreign = ticket.digest != b"" and ticket.digest != request_digest(method, params)
         if ticket.principal != caller.principal.name or foreign:
-            return _refused("state_foreign", "this requestState belongs to another request")
+            return _refusal("state_foreign", "this requestState belongs to another request")
         if self._clock.wall() > ticket.expires_at:
-            return _refused("state_expired", "this requestState has expired; send the request anew")
+            return _refusal("state_expired", "this requestState has expired; send the request anew")
         if not ticket.handle:
             params.pop("inputResponses", None)
             params.pop("requestState", None)
             return None
         space = self.spaces.get(ticket.handle)
         if space is None or not space.waiting or space.round != ticket.round:
-            return _refused("state_used", "this requestState was used already; send the request anew")
+            return _refusal("state_used", "this requestState was used already; send the request anew")
         return self._go_on(ticket.handle, space, client_id, params, meta, sink)
 
     def _go_on(
@@ -384,5 +384,5 @@ def _decline(link: Asked, upstream_id: bytes, why: str) -> None:
     link.respond(upstream_id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
 
 
-def _refused(reason: str, message: str) -> Fault:
+def _refusal(reason: str, message: str) -> Fault:
     return Fault(INVALID_PARAMS, message, {"reason": reason})

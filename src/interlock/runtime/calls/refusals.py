@@ -30,14 +30,14 @@ def maybe_unusable(standing: Standing) -> Refuse | None:
         case LinkState.READY | LinkState.SLOW:
             return None
         case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED:
-            return Refuse(CheckNumber.AVAILABILITY, degraded(standing))
+            return Refuse(CheckNumber.AVAILABILITY, degraded_fault(standing))
         case LinkState.STOPPED | LinkState.ASLEEP:
-            return Refuse(CheckNumber.AVAILABILITY, degraded(standing))
+            return Refuse(CheckNumber.AVAILABILITY, degraded_fault(standing))
         case _:
             assert_never(standing.state)
 
 
-def degraded(standing: Standing) -> Fault:
+def degraded_fault(standing: Standing) -> Fault:
     unauthorised = standing.state is LinkState.UNAUTHORISED
     data: dict[str, Any] = {
         "reason": _REASONS.get(standing.state, "subserver_unreachable"),

@@ -107,7 +107,7 @@ class Dispatch(Sender):
                 return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified), found)
             onward = found
         if route.mirrored:
-            mirrored = self._mirrored(route, arguments, headers)
+            mirrored = self._mirror_headers(route, arguments, headers)
             if isinstance(mirrored, Fault):
                 call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified)
                 return self.refuse(call, mirrored)
@@ -157,7 +157,7 @@ class Dispatch(Sender):
     def get_prompt(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
-        resumed = self._resumed(caller, client_id, PROMPTS_GET, params, meta, sink)
+        resumed = self._maybe_resume(caller, client_id, PROMPTS_GET, params, meta, sink)
         if resumed is not None:
             return resumed
         name = maybe_string(params.get("name"))
@@ -178,7 +178,7 @@ class Dispatch(Sender):
     def read_resource(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
-        resumed = self._resumed(caller, client_id, RESOURCES_READ, params, meta, sink)
+        resumed = self._maybe_resume(caller, client_id, RESOURCES_READ, params, meta, sink)
         if resumed is not None:
             return resumed
         uri = maybe_string(params.get("uri"))
@@ -291,7 +291,9 @@ class Dispatch(Sender):
         """A request that is refused, or answered here."""
         return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self, target)
 
-    def _mirrored(self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None) -> bytes | Fault:
+    def _mirror_headers(
+        self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
+    ) -> bytes | Fault:
         """Arguments that a 2026-07-28 tool wants repeated as headers: checked where they came so, written anew."""
         try:
             values = decode_value(arguments) if arguments is not None else {}
@@ -330,9 +332,9 @@ class Dispatch(Sender):
         back = self._gate.returned(caller, params)
         if isinstance(back, Fault):
             return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), back)
-        return back or self._resumed(caller, client_id, TOOLS_CALL, params, meta, sink)
+        return back or self._maybe_resume(caller, client_id, TOOLS_CALL, params, meta, sink)
 
-    def _resumed(
+    def _maybe_resume(
         self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call | None:
         """The parked call a retry takes up, or the refusal as an ended call; None for every other request."""

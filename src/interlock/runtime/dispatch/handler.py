@@ -34,7 +34,7 @@ from interlock.runtime.calls.legacy_questions import Interview
 from interlock.runtime.calls.parking import Parking
 from interlock.runtime.catalog.catalog import Catalog, View
 from interlock.runtime.credentials.consents import Consent
-from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timed_out
+from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timeout_fault
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.log_level import Heard
 
@@ -225,4 +225,4 @@ class Handler:
         tool = self.view(call.caller.key).find_tool(call.target) if call.method == TOOLS_CALL else None
         if call.link is not None:
             call.link.cancel(call, "timeout")
-        call.on_failed(timed_out(call, tool), Outcome.TIMEOUT)
+        call.on_failed(timeout_fault(call, tool), Outcome.TIMEOUT)

@@ -42,14 +42,14 @@ class TaskMaking(Call, eq=False, kw_only=True):
     def on_response(self, response: Response, era: Era) -> None:
         if not self.done and not response.error and era is self.caller.era:
             made = read_made(response.result, era)
-            brought = self._named(made, era) if made is not None else response.result
+            brought = self._name_task(made, era) if made is not None else response.result
             if isinstance(brought, Fault):
                 self.on_failed(brought, Outcome.ERROR)
                 return
             response = Response(response.id, brought, response.error)
         super().on_response(response, era)
 
-    def _named(self, made: Made | str, era: Era) -> Raw | Fault:
+    def _name_task(self, made: Made | str, era: Era) -> Raw | Fault:
         if isinstance(made, str):
             return bad_task(made)
         if era is Era.MODERN and not declares_tasks(self.meta[META_CAPABILITIES]):
@@ -108,15 +108,15 @@ class TaskAsking(Call, eq=False, kw_only=True):
         if self.done:
             return
         if response.error:
-            super().on_response(Response(response.id, response.result, self._explained(response.error)), era)
+            super().on_response(Response(response.id, response.result, self._explain(response.error)), era)
             return
-        result = self._named(response.result)
+        result = self._name_task(response.result)
         if isinstance(result, Fault):
             self.on_failed(result, Outcome.ERROR)
         else:
             super().on_response(Response(response.id, result, response.error), era)
 
-    def _named(self, result: Raw) -> Raw | Fault:
+    def _name_task(self, result: Raw) -> Raw | Fault:
         task = self.task
         members = renamed_answer(result, self.method, task.theirs, lambda theirs: self.tasks.maybe_ours(task, theirs))
         if isinstance(members, str):
@@ -127,7 +127,7 @@ class TaskAsking(Call, eq=False, kw_only=True):
             self.tasks.heard(task, facts, members if task.era is Era.LEGACY else None)
         return Raw(encode_value(members))
 
-    def _explained(self, error: Raw) -> Raw:
+    def _explain(self, error: Raw) -> Raw:
         """A server that we lost and found again may have forgotten the task meanwhile: that is what its error means."""
         task = self.task
         if task.connection == task.link.connection or code_of(error) != INVALID_PARAMS:

@@ -108,7 +108,7 @@ class TaskMethods:
     ) -> Call:
         request = (caller, client_id, method, params, meta, sink, self._clock.now(), self._dispatch)
         task_id = maybe_string(params.get("taskId"))
-        task = self._meant(caller, method, task_id, meta)
+        task = self._find_task(caller, method, task_id, meta)
         if isinstance(task, Fault):
             refused = Call(*request, target=(task_id or "")[:255])
             return self._dispatch.refuse(refused, task)
@@ -130,7 +130,7 @@ class TaskMethods:
         waiting = [call for call in self._dispatch.in_flight if call.waits_forever]
         return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
 
-    def _meant(self, caller: Caller, method: str, task_id: str | None, meta: dict[str, Raw]) -> Task | Fault:
+    def _find_task(self, caller: Caller, method: str, task_id: str | None, meta: dict[str, Raw]) -> Task | Fault:
         task = self._tasks.find(task_id, caller.principal.name) if task_id is not None else TASK_UNKNOWN
         if isinstance(task, Fault) and not self.offered(caller):
             return Fault(METHOD_NOT_FOUND, "Method not found", {"method": method})

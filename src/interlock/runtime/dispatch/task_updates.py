@@ -133,7 +133,7 @@ class TaskNews(TaskEvents):
         as_task = b'"task"' in bytes(request.params) and "task" in (decode_object(request.params) or {})
         if theirs is None and not as_task:
             return False
-        asking, params = self._placed(link, request.params, theirs, origin)
+        asking, params = self._find_asking(link, request.params, theirs, origin)
         if not isinstance(asking, str) and as_task:
             asking = self._asked.expect(link, request, asking.caller) or asking
         if isinstance(asking, str):
@@ -142,7 +142,7 @@ class TaskNews(TaskEvents):
             link.entrust(Request(request.id, request.method, params), asking)
         return True
 
-    def _placed(
+    def _find_asking(
         self, link: ConnectedLink, params: Raw, theirs: str | None, origin: Pending | None
     ) -> tuple[Asking | str, Raw]:
         """On whose behalf the server asks, or why no client can be asked; and the params as that client knows them."""

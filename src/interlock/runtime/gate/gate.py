@@ -178,7 +178,7 @@ class Gate:
         if _is_open(route) and self._ruled(route.qualified, route.digest) is not None:
             return _RELISTING  # said meanwhile: no person is asked a second time
         for _ in range(LOOKS_MAX):
-            found = self._find(call, hold) or await self.inbox.raise_(self._asked(call, hold))
+            found = self._find(call, hold) or await self.inbox.raise_(self._question(call, hold))
             if call.done:
                 return HELD
             if isinstance(found, Fault):
@@ -197,7 +197,7 @@ class Gate:
             return self.inbox.find_definition(hold.route.qualified, hold.route.digest)
         return self.inbox.find(call.caller.principal.name, hold.digest)
 
-    def _asked(self, call: Call, hold: GateHold) -> Approval:
+    def _question(self, call: Call, hold: GateHold) -> Approval:
         """What a person is to decide."""
         route = hold.route
         definition = _is_open(route)
@@ -237,7 +237,7 @@ class Gate:
         approval = self.inbox.get(confirmation_id)
         if approval is not None and approval.requested_by == call.caller.principal.name:
             await self.inbox.withdraw(confirmation_id)
-        result = self.answers.declined(call, hold, approval or self._asked(call, hold))
+        result = self.answers.declined(call, hold, approval or self._question(call, hold))
         call.answer(encode_result(call.client_id, result), Outcome.REFUSED)
 
     # Check 11 and after

@@ -62,7 +62,7 @@ class Answers:
             expires_at = (approval.expires_at or self._clock.wall() + VISIT_S) + redeem_s
             return self._page(call, hold, approval.kind, self._url(approval.id), approval.id, expires_at)
         form = _form(call, hold)
-        held = self._held(hold, approval)
+        held = self._demand(hold, approval)
         if denied:
             return denied_result(held, approval.decision.reason if approval.decision is not None else None, **form)
         if approval.kind is Kind.DEFINITION:
@@ -71,7 +71,7 @@ class Answers:
 
     def declined(self, call: Call, hold: GateHold, approval: Approval) -> bytes:
         call.reason = DENIED
-        held = msgspec.structs.replace(self._held(hold, approval), expires_at=None)
+        held = msgspec.structs.replace(self._demand(hold, approval), expires_at=None)
         return denied_result(held, "declined at the client", **_form(call, hold))
 
     def from_below(self, call: Call, hold: GateHold, carried: Carried) -> bytes:
@@ -84,7 +84,7 @@ class Answers:
     def _url(self, approval_id: str) -> str:
         return f"{self._operator_url()}/approvals/{approval_id}"
 
-    def _held(self, hold: GateHold, approval: Approval) -> Held:
+    def _demand(self, hold: GateHold, approval: Approval) -> Held:
         route = hold.route
         return Held(
             tool=route.qualified,

@@ -138,7 +138,7 @@ class ConnectedLink(Link):
         call = admitted.command
         pipe = self.pipe
         if pipe is None:
-            call.on_failed(self._lost("the link went away before the call was sent", "not_sent"), Outcome.LOST)
+            call.on_failed(self._lost_fault("the link went away before the call was sent", "not_sent"), Outcome.LOST)
             return
         self._last_id = uid = self._last_id + 1
         call.upstream_id = uid
@@ -169,7 +169,7 @@ class ConnectedLink(Link):
         self._last_id = uid = self._last_id + 1
         pending.upstream_id = uid
         if self.pipe is None:
-            pending.on_failed(self._lost("the link is not connected", "not_sent"), Outcome.LOST)
+            pending.on_failed(self._lost_fault("the link is not connected", "not_sent"), Outcome.LOST)
             return
         self.in_flight[uid] = pending
         message = encode_request(b"%d" % uid, method.encode(), encode_value(params) if params else b"")
@@ -194,7 +194,7 @@ class ConnectedLink(Link):
             self.send(call.ticket)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
-        call = self._answered(upstream_id)
+        call = self._close_question(upstream_id)
         if call is not None and call.caller.asker is not None:
             call.asking -= 1
             call.progressed = True
@@ -423,11 +423,11 @@ class ConnectedLink(Link):
             case Trouble.UNAUTHORISED:
                 origin.on_failed(unauthorised_fault(what), Outcome.ERROR)
             case Trouble.LOST | Trouble.MALFORMED:
-                origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
+                origin.on_failed(self._lost_fault(what.detail, "unknown", what), Outcome.LOST)
             case Trouble.REFUSED if what.status >= 500:  # it failed in the middle, or a proxy did not wait for it
-                origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
+                origin.on_failed(self._lost_fault(what.detail, "unknown", what), Outcome.LOST)
             case _:
-                origin.on_failed(self._lost(what.detail, "not_sent", what), Outcome.LOST)
+                origin.on_failed(self._lost_fault(what.detail, "not_sent", what), Outcome.LOST)
 
     def _may_be_renewed(self, call: Call) -> bool:
         """A call without a ticket was parked: the server has had it, and it is never sent again."""
@@ -435,7 +435,7 @@ class ConnectedLink(Link):
 
     def lose(self, call: Call, what: Undelivered) -> None:
         """The server had it and will not answer it any more."""
-        call.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
+        call.on_failed(self._lost_fault(what.detail, "unknown", what), Outcome.LOST)
 
     def _note_unsent(self, what: Undelivered) -> None:
         """An answer, a cancellation or a notice of ours did not arrive; no call waits for it, so it is logged."""
@@ -452,19 +452,19 @@ class ConnectedLink(Link):
         waiting: list[Pending] = [*self.in_flight.values(), *self.suspended.pop_all()]
         self.in_flight = {}
         for pending in waiting:
-            pending.on_failed(self._lost(reason, "unknown"), Outcome.LOST)
+            pending.on_failed(self._lost_fault(reason, "unknown"), Outcome.LOST)
         to_resend, self._to_resend = self._to_resend, []
         for call in to_resend:
-            call.on_failed(self._lost(reason, "not_sent"), Outcome.LOST)
+            call.on_failed(self._lost_fault(reason, "not_sent"), Outcome.LOST)
         refused, self.refused = self.refused, []
         for call, _ in refused:
-            call.on_failed(self._lost(reason, "not_sent"), Outcome.LOST)
+            call.on_failed(self._lost_fault(reason, "not_sent"), Outcome.LOST)
         for upstream_id in list(self._asks):
             self._withdraw(upstream_id, RAW_EMPTY)
 
     def _withdraw(self, upstream_id: bytes, params: Raw) -> None:
         """The server no longer wants this answer, or is no longer there."""
-        call = self._answered(upstream_id)
+        call = self._close_question(upstream_id)
         if call is None:
             return
         if call.caller.asker is not None:
@@ -473,7 +473,7 @@ class ConnectedLink(Link):
         elif isinstance(call, Call):
             call.handler.withdraw_question(call, upstream_id)
 
-    def _answered(self, upstream_id: bytes) -> Asking | None:
+    def _close_question(self, upstream_id: bytes) -> Asking | None:
         """On whose behalf a question was asked that is open no more."""
         asking = self._asks.pop(upstream_id, None)
         if isinstance(asking, Call) and asking.dialogue is not None:
@@ -481,7 +481,7 @@ class ConnectedLink(Link):
             dialogue.questions = tuple(one for one in dialogue.questions if one != upstream_id)
         return asking
 
-    def _lost(self, detail: str, outcome: str, what: Undelivered | None = None) -> LostFault:
+    def _lost_fault(self, detail: str, outcome: str, what: Undelivered | None = None) -> LostFault:
         return lost_fault(detail, outcome, wall=self._clock.wall(), retry_after_ms=self.retry_after_ms, what=what)
 
     # What the keeper says

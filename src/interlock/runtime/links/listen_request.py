@@ -35,7 +35,7 @@ class Listener:
     def on_acknowledged(self, params: Raw) -> None:
         if not self.heard:
             self.heard = True
-            self._owner.acknowledged(self, _honoured(params))
+            self._owner.acknowledged(self, _honoured_uris(params))
 
     def on_response(self, response: Response, era: Era) -> None:
         self._owner.ended(self, response)
@@ -89,7 +89,7 @@ def is_told_first(params: Raw, origin: Pending | None, doubled: dict[bytes, dict
     return told[listener] > max((count for one, count in told.items() if one != listener), default=0)
 
 
-def _honoured(params: Raw) -> frozenset[str]:
+def _honoured_uris(params: Raw) -> frozenset[str]:
     granted = decode_object((decode_object(params) or {}).get("notifications", Raw(b"{}"))) or {}
     listed = decode_array(granted.get("resourceSubscriptions", Raw(b"[]"))) or []
     return frozenset(uri for raw in listed if (uri := maybe_string(raw)) is not None)

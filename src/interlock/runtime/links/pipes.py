@@ -263,7 +263,7 @@ class _Exchange(msgspec.Struct, eq=False):
     refused: bool = False  # the stream, for its credential
     handle: Handle | None = None
 
-    def _awaited(self) -> bool:
+    def _is_awaited(self) -> bool:
         """Whether somebody still waits for this very exchange: a call may be on its next round under another id."""
         origin = self.origin
         return origin is not None and origin.upstream_id == self.sent_as and self.pipe.owner.waits(origin)
@@ -287,14 +287,14 @@ class _Exchange(msgspec.Struct, eq=False):
                 if session is not None:
                     owner.on_session(session)
             answered = bool(body) and owner.on_message(body, origin)
-            if not answered and origin is not None and self._awaited():
+            if not answered and origin is not None and self._is_awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, "its answer was not for this request"))
             return
         if self.listening:
             self.refused = status == 401
             return  # 405 and others: the server offers no stream
         if 200 <= status < 300:
-            if origin is not None and self._awaited():
+            if origin is not None and self._is_awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"HTTP {status} instead of an answer"))
             return
         if self.last_id is not None:  # of a stream that was taken up again: its request was looked at long ago
@@ -310,7 +310,7 @@ class _Exchange(msgspec.Struct, eq=False):
             return
         if body[:1] == b"{" and origin is not None:
             owner.on_message(body, origin)
-            if not self._awaited():
+            if not self._is_awaited():
                 return
         owner.on_undelivered(origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers))
 
@@ -350,7 +350,7 @@ class _Exchange(msgspec.Struct, eq=False):
     def _again(self, otherwise: Undelivered) -> None:
         if self.aborted or self.pipe.closed:
             return
-        wanted = self.listening or (self.last_id is not None and self._awaited())
+        wanted = self.listening or (self.last_id is not None and self._is_awaited())
         if wanted and self.tries < RESUME_TRIES_MAX:
             self.tries += 1
             self.parser = None
@@ -361,7 +361,7 @@ class _Exchange(msgspec.Struct, eq=False):
     def _fail(self, what: Undelivered) -> None:
         if self.aborted or self.listening or self.pipe.closed:
             return
-        if self.origin is None or self._awaited():
+        if self.origin is None or self._is_awaited():
             self.pipe.owner.on_undelivered(self.origin, what)
 
 
@@ -435,7 +435,7 @@ class SsePipe:
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         refused = status in (401, 403)
         other = Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers)
-        self._lost(unauthorised(status, headers) if refused else other)
+        self._on_lost(unauthorised(status, headers) if refused else other)
 
     def on_stream(self, status: int, headers: Headers) -> None:
         pass
@@ -444,7 +444,7 @@ class SsePipe:
         try:
             events = self._parser.feed(data)
         except SseMalformed as error:
-            self._lost(Undelivered(Trouble.MALFORMED, str(error)))
+            self._on_lost(Undelivered(Trouble.MALFORMED, str(error)))
             return
         for event in events:
             if event.event == "endpoint" and self._post_target is None:
@@ -455,19 +455,19 @@ class SsePipe:
     def _endpoint(self, said: str) -> None:
         parts = urlsplit(urljoin(self._url, said))
         if (parts.scheme, parts.netloc) != self._origin:  # a credential must not follow a server elsewhere
-            self._lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is on another host"))
+            self._on_lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is on another host"))
             return
         self._post_target = parts.path.encode() + (b"?" + parts.query.encode() if parts.query else b"")
         if not self._opened.done():
             self._opened.set_result(None)
 
     def on_stream_end(self) -> None:
-        self._lost(Undelivered(Trouble.LOST, "its event stream ended"))
+        self._on_lost(Undelivered(Trouble.LOST, "its event stream ended"))
 
     def on_fail(self, failure: Failure) -> None:
-        self._lost(Undelivered(_trouble(failure), failure.detail))
+        self._on_lost(Undelivered(_trouble(failure), failure.detail))
 
-    def _lost(self, what: Undelivered) -> None:
+    def _on_lost(self, what: Undelivered) -> None:
         if not self._opened.done():
             self._opened.set_result(what)
         else:

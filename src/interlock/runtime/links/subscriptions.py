@@ -18,7 +18,7 @@ from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, INTERNAL_ERROR, INVA
 from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE
-from interlock.runtime.calls.refusals import degraded
+from interlock.runtime.calls.refusals import degraded_fault
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.handshake import MODERN_META, modern_head
 from interlock.runtime.links.listen_request import Listener
@@ -55,7 +55,7 @@ class Subscriptions:
         if facts is None or not has(facts.capabilities.get("resources"), "subscribe"):
             return Fault(METHOD_NOT_FOUND, "the server of this resource has no subscriptions")
         if not self._open:
-            return degraded(self._link.standing)
+            return degraded_fault(self._link.standing)
         asking = self._asking.get(uri)
         if asking is None and uri in self.uris:
             return None
@@ -103,7 +103,7 @@ class Subscriptions:
             reply = await asyncio.wait_for(inquiry.future, SUBSCRIBE_S)
         except TimeoutError:
             self._link.cancel(inquiry, "timeout")
-            return _timed_out()
+            return _timeout_fault()
         return reply if isinstance(reply, Fault) or reply.error else None
 
     async def _ask_modern(self, uri: str) -> Response | Fault | None:
@@ -114,7 +114,7 @@ class Subscriptions:
         except TimeoutError:
             self.uris.discard(uri)
             self._listen()
-            return _timed_out()
+            return _timeout_fault()
         finally:
             del self._waiting[uri]
 
@@ -255,5 +255,5 @@ def has(raw: Raw | None, member: str) -> bool:
     return settings is not None and bytes(settings.get(member, b"")) == b"true"
 
 
-def _timed_out() -> Fault:
+def _timeout_fault() -> Fault:
     return Fault(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})

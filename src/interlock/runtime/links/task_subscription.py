@@ -82,7 +82,7 @@ class TaskListening:
         link, old = self._link, self._open
         self._open = None
         if self._ids and link.modern and link.pipe is not None:
-            self._open = newer = _Listening(old, self._ended)
+            self._open = newer = _Listening(old, self._on_ended)
             params = {"_meta": TASKS_META, "notifications": {"taskIds": sorted(self._ids)}}
             link.attach(newer, LISTEN, params, modern_head(LISTEN))
             asyncio.get_running_loop().call_later(AGREE_S, self._settle, newer)
@@ -110,7 +110,7 @@ class TaskListening:
             self._link.cancel(older, "replaced")
             listening.older, older.older = older.older, None
 
-    def _ended(self, listening: _Listening, refused: bool) -> None:
+    def _on_ended(self, listening: _Listening, refused: bool) -> None:
         """Its stream ended. A lost server is told again by its keeper; one that is there after a pause."""
         self._settle(listening)
         if listening is self._open and not refused:
