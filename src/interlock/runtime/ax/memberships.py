@@ -72,7 +72,7 @@ class _Member:
 
 
 class Members(ABC):
-    """Also told what its links say of MCP-AX (RegistrationEvents)."""
+    """The registered subservers; it is told what their links say of MCP-AX (RegistrationEvents)."""
 
     def __init__(self, plan: Plan, aggregator_id: str, parts: MembershipParts) -> None:
         self._link_events = parts.link_events

@@ -72,7 +72,7 @@ def _read(entry: Entry) -> OwnerRecord:
 
 
 class Leases:
-    """In a store that the aggregators of a tree share. Raises StoreError where it is away."""
+    """Leases in a store that the aggregators of a tree share. Raises StoreError where it is away."""
 
     def __init__(self, kv: KeyValue, clock: Clock, aggregator_id: str, tree: str) -> None:
         self._kv = kv

@@ -84,7 +84,7 @@ class Asked(Protocol):
 
 
 class Asking(Protocol):
-    """On whose behalf a server asks: a call under way, or a task that goes on without one."""
+    """What a server asks on behalf of: a call under way, or a task that goes on without one."""
 
     asking: int
     progressed: bool

@@ -29,6 +29,6 @@ def timeout_fault(call: Call, tool: Route | None) -> Fault:
 
 
 def next_sweep_s(calls: Iterable[Call], now: float) -> float:
-    """Until the next deadline. An outer hop waits only 50 ms longer than an inner one, which must be first."""
+    """Seconds until the next deadline. An outer hop waits only 50 ms longer than an inner one, which must be first."""
     due = min((call.deadline for call in calls), default=inf) - now
     return min(SWEEP_S, max(due, _SWEEP_MIN_S))

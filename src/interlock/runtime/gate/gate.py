@@ -363,7 +363,7 @@ def _why(route: Route) -> str:
 
 
 def result_of(message: bytes) -> Raw:
-    """Of a whole answer; empty where it is an error."""
+    """The result in a whole answer; empty where it is an error."""
     try:
         response = decode_untrusted(message)
     except CodecError:

@@ -258,7 +258,7 @@ class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegisteredKeeper(Keeper):
-    """Of a link that the other side opened. It lists what is there; the registration decides how long it is."""
+    """Keeps a link that the other side opened. It lists what is there; the registration decides how long it is."""
 
     link: RegisteredLink
 

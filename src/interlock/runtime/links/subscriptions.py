@@ -32,7 +32,7 @@ _LISTS: Final = ("tools", "prompts", "resources")
 
 
 class Subscriptions:
-    """Of one link. Also the owner of its Listeners."""
+    """The subscriptions of one link, and the owner of its Listeners."""
 
     def __init__(self, link: ConnectedLink, missed: Callable[[], None]) -> None:
         """`missed` is called when lists may have changed while the link did not listen."""

@@ -15,7 +15,7 @@ _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a machine
 
 
 class Taken(Exception):
-    """Somebody else is there."""
+    """Another program listens there."""
 
 
 def maybe_twin(sock: socket.socket) -> socket.socket | None:

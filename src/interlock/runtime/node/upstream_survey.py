@@ -25,7 +25,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def survey(plan: Plan, *, patience_s: float) -> Survey:
-    """Until every server had its first chance, at most `patience_s`; one that is late is seen as connecting."""
+    """Waits until every server had its first chance, at most `patience_s`; one that is late is seen as connecting."""
     node = Node(plan, _no_operator_endpoint, listen=False)
     try:
         await node.open()

@@ -36,7 +36,7 @@ _STOPPING: Final = Fault(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}
 
 
 class UpwardFront:
-    """Of one registration: a Tenant of the uplink, a Member of the audience, the Sink of what belongs to no request."""
+    """A front of one registration: Tenant of the uplink, Member of the audience, Sink of what belongs to no request."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ State = Literal["standby", "connecting", "registered", "waiting", "stopped"]
 
 
 class Standing(msgspec.Struct, kw_only=True):
-    """How one parent stands. `reason` and `next_step` are of its last failure and stay until it takes us."""
+    """The state of one parent. `reason` and `next_step` are of its last failure and stay until it takes us."""
 
     state: State
     since_wall: float

@@ -14,7 +14,7 @@ from interlock.runtime.parents.parents import Parents
 
 
 class ParentTrees:
-    """Used as one `Parents` is."""
+    """The parents of all trees of a node, with the methods of one `Parents`."""
 
     def __init__(self, plan: Plan, make_parents: Callable[[Plan], Parents]) -> None:
         """`make_parents` makes those of a plan that knows of one tree only."""
