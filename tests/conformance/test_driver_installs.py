@@ -14,7 +14,7 @@ from tests.conformance.driver_places import installed, running
 from tests.protocol.driver_texts import as_driver, driver
 
 from interlock.protocol.drivers.model import Driver
-from interlock.runtime.drivers.install.commands import outside
+from interlock.runtime.drivers.install.commands import plain_runner
 from interlock.runtime.drivers.install.version_check import VersionFits, check_version
 
 SCOPE = "@modelcontextprotocol"
@@ -110,7 +110,7 @@ async def test_a_python_reference_server_starts_from_a_driver_and_answers_a_call
 async def test_the_specifications_own_check_passes_for_its_own_example(tmp_path: Path) -> None:
     check = {"cmd": f"npx {SCOPE}/server-filesystem --version", "parse": r"v(\S+)", "range": ">=0.5"}
     wanted = npm("filesystem", str(tmp_path), version_check=check)
-    verdict = await check_version(wanted, await installed(wanted), outside(None))
+    verdict = await check_version(wanted, await installed(wanted), plain_runner(None))
     assert isinstance(verdict, VersionFits)
     assert verdict.version == "2026.8.31"
     assert verdict.note is not None

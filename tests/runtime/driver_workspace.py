@@ -9,7 +9,7 @@ from interlock.config.plan import DriversPlan, Plan
 from interlock.protocol.drivers.model import Problem
 from interlock.protocol.drivers.selection.requirements import Machine
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
-from interlock.runtime.drivers.workspace.scan import look
+from interlock.runtime.drivers.workspace.scan import scan_workspace
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Remembered, Trusted
 
@@ -88,7 +88,7 @@ class Workspace:
         return path
 
     def declared(self) -> Declaration:
-        return self.surveyor.survey(look(self.plan), self.remembered)
+        return self.surveyor.survey(scan_workspace(self.plan), self.remembered)
 
     def one(self, key: str | None = None) -> Declared:
         found = [one for one in self.declared().drivers if key is None or one.key == key or one.folder.name == key]

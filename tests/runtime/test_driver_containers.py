@@ -17,7 +17,7 @@ from interlock.config.plan import DriversPlan
 from interlock.process.child import Child
 from interlock.process.stderr import StderrRing
 from interlock.protocol.drivers.model import Driver
-from interlock.runtime.drivers.install.containers import remove_left
+from interlock.runtime.drivers.install.containers import remove_leftover_containers
 from interlock.runtime.drivers.install.install import difference, with_another_port
 
 FIRST, SECOND = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
@@ -313,7 +313,7 @@ async def test_what_is_left_of_one_life_of_a_driver_is_found_by_its_label_and_re
     assert found["dev.interlock.node"] == "default"
     assert found["dev.interlock.run"] != labels(other)["dev.interlock.run"]
     client.state(containers=["a" * 64, "not an id; rm", "b" * 64])
-    assert await remove_left(command, None) == 2
+    assert await remove_leftover_containers(command, None) == 2
     (listed,) = client.calls("ps")
     assert f"label=dev.interlock.run={found['dev.interlock.run']}" in listed["argv"]
     assert client.calls("rm")[0]["argv"] == ["rm", "--force", "a" * 64, "b" * 64]
@@ -349,4 +349,4 @@ async def test_a_real_engine_runs_a_real_container_and_leaves_none(tmp_path: Pat
         assert await asyncio.wait_for(sink.line, 30) == b"through the container"
     finally:
         await child.stop()
-    assert await remove_left(installed.command, None) == 0
+    assert await remove_leftover_containers(installed.command, None) == 0

@@ -18,7 +18,7 @@ from interlock.config.plan import DriversPlan, SandboxPlan
 from interlock.net import download as downloads
 from interlock.net.download import DownloadFailed, check_address, download, take_program
 from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.drivers.install.commands import CommandRunner, inside
+from interlock.runtime.drivers.install.commands import CommandRunner, sandboxed_runner
 
 PROGRAM = b'#!/bin/sh\necho downloaded "$@"\n'
 UNVERIFIED = DriversPlan(allow_unverified_install=True)
@@ -152,7 +152,7 @@ async def test_a_shell_installer_in_a_sandbox_writes_its_home_and_reads_nothing_
     wanted = fetching("curl", f"{files.url}/file", verify_sha256=sha256(files.at["/file"]))
 
     def caged(plan: SandboxPlan) -> CommandRunner:
-        return inside(house.sandboxes, "one", plan, clock=SystemClock(), reaper=None)
+        return sandboxed_runner(house.sandboxes, "one", plan, clock=SystemClock(), reaper=None)
 
     place.caged = caged
     done = await place.done(wanted)

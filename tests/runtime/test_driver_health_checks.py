@@ -10,7 +10,7 @@ from tests.runtime.installs import Files, declared, program, serving
 
 from interlock.process.run import Ran
 from interlock.protocol.drivers.model import Driver, HealthCheck
-from interlock.runtime.drivers.install.commands import outside
+from interlock.runtime.drivers.install.commands import plain_runner
 from interlock.runtime.drivers.install.outcome import Installed, Locked
 from interlock.runtime.drivers.provider.health_probe import exec_health, http_health
 
@@ -38,7 +38,7 @@ async def test_exec_compares_the_exit_code(tmp_path: Path, code: int, expected: 
     command = program(tmp_path / "check", f"#!/bin/sh\nexit {code}\n")
     check = {"method": "exec", "cmd": str(command)} | ({} if expected is None else {"expect_exit": expected})
     driver, health = checked(check)
-    reason = await exec_health(driver, health, INSTALLED, outside(None))
+    reason = await exec_health(driver, health, INSTALLED, plain_runner(None))
     assert (reason is None) is healthy
     if reason is not None:
         assert f"exited with code {code}" in reason
@@ -60,9 +60,9 @@ async def test_exec_runs_where_the_drivers_programs_run() -> None:
 async def test_a_check_that_hangs_or_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
     hanging = program(tmp_path / "hang", "#!/bin/sh\nexec sleep 300\n")
     driver, health = checked({"method": "exec", "cmd": str(hanging), "timeout_ms": 300})
-    assert "was ended after 300 ms" in str(await exec_health(driver, health, INSTALLED, outside(None)))
+    assert "was ended after 300 ms" in str(await exec_health(driver, health, INSTALLED, plain_runner(None)))
     driver, health = checked({"method": "exec", "cmd": "no-such-program-here"})
-    assert "cannot be started" in str(await exec_health(driver, health, INSTALLED, outside(None)))
+    assert "cannot be started" in str(await exec_health(driver, health, INSTALLED, plain_runner(None)))
 
 
 def http(url: str, egress: list[str], method: str = "GET", **more: Any) -> tuple[Driver, HealthCheck]:

@@ -12,7 +12,7 @@ from driver_workspace import MACHINE, Workspace, binding, codes, contract, drive
 from interlock.protocol.drivers.files.runner_block import RunnerLimits, runner_limits
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.workspace.folder import Folder, read_folder
-from interlock.runtime.drivers.workspace.scan import FoundFolder, look
+from interlock.runtime.drivers.workspace.scan import FoundFolder, scan_workspace
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Remembered
 
@@ -695,7 +695,7 @@ def test_a_look_shows_any_change_and_nothing_else(workspace: Workspace) -> None:
     elsewhere = workspace.path / "elsewhere" / "TOOL.md"
 
     def seen() -> Any:
-        return look(workspace.plan, [elsewhere])
+        return scan_workspace(workspace.plan, [elsewhere])
 
     last = seen()
     assert seen() == last

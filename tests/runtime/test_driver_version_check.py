@@ -11,7 +11,7 @@ from tests.runtime.installs import Place, declared, program
 
 from interlock.process.run import Ran
 from interlock.protocol.drivers.model import Driver
-from interlock.runtime.drivers.install.commands import outside
+from interlock.runtime.drivers.install.commands import plain_runner
 from interlock.runtime.drivers.install.outcome import Installed, InstallFailed, Locked
 from interlock.runtime.drivers.install.version_check import (
     VersionFits,
@@ -39,10 +39,10 @@ def says(folder: Path, text: str) -> str:
 @pytest.mark.req("AIP-30.version-1")
 async def test_the_first_group_of_what_the_command_prints_is_compared(tmp_path: Path) -> None:
     command = says(tmp_path, "echo 'gh version 2.40.1'")
-    verdict = await check_version(binary(f"{command} --version", r"gh version (\S+)"), INSTALLED, outside(None))
+    verdict = await check_version(binary(f"{command} --version", r"gh version (\S+)"), INSTALLED, plain_runner(None))
     assert verdict == VersionFits(version="2.40.1")
     last_word = says(tmp_path, "printf 'gh version 2.41.0'")  # without a newline at the end
-    assert await check_version(binary(last_word), INSTALLED, outside(None)) == VersionFits(version="2.41.0")
+    assert await check_version(binary(last_word), INSTALLED, plain_runner(None)) == VersionFits(version="2.41.0")
 
 
 @pytest.mark.req("AIP-30.version-1")
@@ -62,7 +62,7 @@ async def test_the_first_group_of_what_the_command_prints_is_compared(tmp_path: 
 async def test_anything_but_a_version_in_the_range_on_standard_output_is_a_mismatch(
     tmp_path: Path, text: str, reason: str
 ) -> None:
-    verdict = await check_version(binary(says(tmp_path, text)), INSTALLED, outside(None))
+    verdict = await check_version(binary(says(tmp_path, text)), INSTALLED, plain_runner(None))
     assert isinstance(verdict, VersionMismatch)
     assert reason in verdict.reason
 
@@ -79,7 +79,7 @@ async def test_a_hanging_command_is_ended_after_its_time_with_what_it_started(tm
     pids = tmp_path / "pids"
     command = says(tmp_path, f"sleep 300 &\necho $$ $! > '{pids}'\nwait")
     started = time.monotonic()
-    verdict = await check_version(binary(command, timeout_ms=500), INSTALLED, outside(None))
+    verdict = await check_version(binary(command, timeout_ms=500), INSTALLED, plain_runner(None))
     assert isinstance(verdict, VersionMismatch)
     assert "was ended after 500 ms" in verdict.reason
     assert time.monotonic() - started < 10
@@ -88,14 +88,14 @@ async def test_a_hanging_command_is_ended_after_its_time_with_what_it_started(tm
 
 async def test_a_pattern_that_never_ends_is_ended(tmp_path: Path) -> None:
     command = says(tmp_path, f"echo {'a' * 60}")
-    verdict = await check_version(binary(command, "((a+)+)$(b)", timeout_ms=700), INSTALLED, outside(None))
+    verdict = await check_version(binary(command, "((a+)+)$(b)", timeout_ms=700), INSTALLED, plain_runner(None))
     assert isinstance(verdict, VersionMismatch)
     assert "pattern" in verdict.reason
 
 
 @pytest.mark.parametrize("text", ["head -c 5000000 /dev/zero", "yes 'version 2.40.1' | head -c 3000000"])
 async def test_a_flood_on_standard_output_is_bounded(tmp_path: Path, text: str) -> None:
-    verdict = await check_version(binary(says(tmp_path, text)), INSTALLED, outside(None))
+    verdict = await check_version(binary(says(tmp_path, text)), INSTALLED, plain_runner(None))
     if "yes" in text:
         assert verdict == VersionFits(version="2.40.1")
     else:
@@ -109,7 +109,7 @@ async def test_there_is_no_shell_and_no_secret_of_the_node_in_a_check(
     monkeypatch.setenv("AWS_SECRET", "x")
     seen = tmp_path / "seen"
     command = says(tmp_path, f"env > '{seen}'\necho \"version 2.40.1\"\necho \"$@\" >> '{seen}'")
-    assert await check_version(binary(f"{command} 'two words'"), INSTALLED, outside(None)) == VersionFits(
+    assert await check_version(binary(f"{command} 'two words'"), INSTALLED, plain_runner(None)) == VersionFits(
         version="2.40.1"
     )
     assert "two words" in seen.read_text()
@@ -122,7 +122,7 @@ async def test_the_servers_own_program_is_found_where_it_was_installed(tmp_path:
     check = {"cmd": "my-server --version", "parse": r"(\d\S*)", "range": "*"}
     wanted = declared(server={"kind": "binary", "path": "bin/my-server"}, version_check=check)
     installed = msgspec.structs.replace(INSTALLED, command=(own,))
-    assert await check_version(wanted, installed, outside(None)) == VersionFits(version="2.40.1")
+    assert await check_version(wanted, installed, plain_runner(None)) == VersionFits(version="2.40.1")
 
 
 async def test_the_command_runs_where_the_drivers_programs_run() -> None:
@@ -138,7 +138,7 @@ async def test_the_command_runs_where_the_drivers_programs_run() -> None:
 
 @pytest.mark.parametrize("cmd", ["no-such-program-here --version", "'unfinished"])
 async def test_a_command_that_cannot_be_run_is_a_mismatch(cmd: str) -> None:
-    assert isinstance(await check_version(binary(cmd), INSTALLED, outside(None)), VersionMismatch)
+    assert isinstance(await check_version(binary(cmd), INSTALLED, plain_runner(None)), VersionMismatch)
 
 
 def package(kind: str, name: str, cmd: str, range: str = ">=0.5", **more: Any) -> Driver:
@@ -186,7 +186,7 @@ async def test_the_version_of_the_package_decides_without_starting_the_server(
     program(tmp_path / "npx", f"#!/bin/sh\necho > '{proof}'\n")
     monkeypatch.setenv("PATH", str(tmp_path))
     wanted = package("npm", FILESYSTEM, f"npx {FILESYSTEM} --version", range)
-    verdict = await check_version(wanted, msgspec.structs.replace(INSTALLED, version=version), outside(None))
+    verdict = await check_version(wanted, msgspec.structs.replace(INSTALLED, version=version), plain_runner(None))
     if fits:
         assert isinstance(verdict, VersionFits)
         assert verdict.note is not None
@@ -212,7 +212,7 @@ async def test_a_mismatch_installs_once_more_without_the_lock_and_then_ends(regi
             calls.append(anew)
             return await place.install(wanted, None if anew else old)
 
-        outcome = await install_checked(wanted, installer, lambda _: outside(None))
+        outcome = await install_checked(wanted, installer, lambda _: plain_runner(None))
         assert calls == asked
         if range == ">=3":
             assert isinstance(outcome, InstallFailed)
@@ -233,6 +233,6 @@ async def test_without_a_check_nothing_is_asked(shelf: Shelf, tmp_path: Path) ->
     async def installer(anew: bool) -> Any:
         return await place.install(wanted)
 
-    outcome = await install_checked(wanted, installer, lambda _: outside(None))
+    outcome = await install_checked(wanted, installer, lambda _: plain_runner(None))
     assert isinstance(outcome, Installed)
     assert outcome.version == "0.1.0"

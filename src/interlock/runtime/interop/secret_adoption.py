@@ -18,7 +18,7 @@ from interlock.protocol.drivers.files.inventory import SECRETS_FILE, default_slu
 from interlock.protocol.interop.convert.inventory_text import secrets_text
 from interlock.protocol.interop.convert.secret_extraction import extract_secrets
 from interlock.runtime.drivers.workspace.folder import FolderUnreadable, read_file
-from interlock.runtime.drivers.workspace.scan import look
+from interlock.runtime.drivers.workspace.scan import scan_workspace
 from interlock.runtime.interop.frontmatter_edit import with_fields, with_secrets
 
 Keep = Callable[[str, str], Literal["new", "same", "differs"]]
@@ -73,7 +73,7 @@ def adopt(plan: Plan, wanted: str, keep: Keep) -> Adoption:
 
 
 def _folder(plan: Plan, wanted: str) -> Path:
-    found = [each.path for each in look(plan).folders]
+    found = [each.path for each in scan_workspace(plan).folders]
     for path in found:
         if path.name == wanted:
             return path

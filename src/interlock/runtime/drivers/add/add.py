@@ -29,7 +29,7 @@ from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.host_facts import this_machine
-from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS, FoundFolder, Root, look, mark_of
+from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS, FoundFolder, Root, mark_of, scan_workspace
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Memory
 
@@ -80,7 +80,7 @@ async def survey(bench: TrialRunner, data: Mapping[str, Any], files: Mapping[str
         bare = msgspec.structs.replace(declared.driver, implements=())
         stood = await bench.stand(msgspec.structs.replace(declared, driver=bare, contracts={}), say)
     if not stood.is_up:
-        raise _away(stood, data)
+        raise _not_up_error(stood, data)
     return stood
 
 
@@ -127,7 +127,7 @@ async def read_declaration(bench: TrialRunner, folder: Path) -> Declared:
 
     def declared() -> Declared:
         root = Root(kind="workspace", rank=0, path=folder.parent)
-        sight = look(plan, staged=FoundFolder(root=root, path=folder, mark=mark_of(folder)))
+        sight = scan_workspace(plan, staged=FoundFolder(root=root, path=folder, mark=mark_of(folder)))
         surveyed = Surveyor(plan, this_machine(plan.data / "packages")).survey(sight, memory.all)
         return next(each for each in surveyed.drivers if each.folder == folder)
 
@@ -137,7 +137,7 @@ async def read_declaration(bench: TrialRunner, folder: Path) -> Declared:
 def known_contracts(plan: Plan, identifier: str) -> dict[str, Known]:
     """Every contract of the workspace by its id: the driver's own first, then those below .tools, then others'."""
     own = plan.workspace / DRIVERS / identifier
-    seen = look(plan)
+    seen = scan_workspace(plan)
     known: dict[str, Known] = {}
     theirs = (path for found in seen.folders if found.path != own for path in sorted(found.path.rglob(TOOL_FILE)))
     for path in (
@@ -259,7 +259,7 @@ def _unusable(declared: Declared) -> NotAdded:
     )
 
 
-def _away(stood: TrialResult, data: Mapping[str, Any]) -> NotAdded:
+def _not_up_error(stood: TrialResult, data: Mapping[str, Any]) -> NotAdded:
     beside = [each for entry in data.get("install", ()) for each in entry.get("with", ())]
     hint = advice(stood, data["server"], beside)
     if stood.installed is None:

@@ -29,7 +29,7 @@ class CommandFailed(Exception):
     """A command could not be run, or not to its end; the message completes "the command ..."."""
 
 
-def outside(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunner:
+def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunner:
     """A runner without sandbox, with the environment that every child of the node gets."""
 
     async def running(words: tuple[str, ...]) -> Ran:
@@ -38,7 +38,7 @@ def outside(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunn
     return running
 
 
-def inside(
+def sandboxed_runner(
     sandboxes: Sandboxes | None, segment: str, plan: SandboxPlan, *, clock: Clock, reaper: OrphanReaper | None
 ) -> CommandRunner:
     """A runner in the sandbox of the server."""

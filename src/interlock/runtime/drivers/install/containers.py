@@ -140,7 +140,7 @@ def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> 
     raise ContainerRefused("install_failed", "neither docker nor podman is on the PATH; install one of them")
 
 
-async def remove_left(command: Sequence[str], reaper: OrphanReaper | None) -> int:
+async def remove_leftover_containers(command: Sequence[str], reaper: OrphanReaper | None) -> int:
     """Remove the containers that a composed command has started and left, once no client of theirs runs any more."""
     label = next((word for word in command if word.startswith(f"{RUN_LABEL}=")), None)
     return 0 if label is None else await Engine(command[0], os.environ, reaper).remove(label)

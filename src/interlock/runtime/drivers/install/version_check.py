@@ -19,8 +19,8 @@ from interlock.protocol.drivers.model import Driver, Npm, Pypi, VersionCheck
 from interlock.runtime.drivers.install.commands import (
     CommandFailed,
     CommandRunner,
-    outside,
     own_program,
+    plain_runner,
     run_command,
     words_of,
 )
@@ -95,7 +95,7 @@ async def _version_text(check: VersionCheck, stdout: bytes) -> str:
     text = stdout[:SEARCHED_BYTES_MAX].decode(errors="replace").replace("\0", "")
     words = (sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH, check.parse, text)
     try:
-        ran = await run_command(words, check.timeout_ms, outside(None))
+        ran = await run_command(words, check.timeout_ms, plain_runner(None))
     except CommandFailed as error:
         raise CommandFailed(f"is searched with a pattern that {error}") from error
     return ran.stdout.decode(errors="replace").strip()

@@ -9,7 +9,7 @@ from interlock.protocol.drivers.model import Driver
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.credentials.service import CredentialService
-from interlock.runtime.drivers.install.commands import CommandRunner, inside, outside
+from interlock.runtime.drivers.install.commands import CommandRunner, plain_runner, sandboxed_runner
 from interlock.runtime.drivers.install.install import install
 from interlock.runtime.drivers.install.locks import Locks
 from interlock.runtime.drivers.install.outcome import Installed, InstallFailed
@@ -108,7 +108,7 @@ class ProviderFactory:
 
         def caged(sandbox: SandboxPlan) -> CommandRunner:
             connector_parts = self._connector_parts
-            return inside(
+            return sandboxed_runner(
                 connector_parts.sandboxes,
                 driver.id,
                 sandbox,
@@ -130,11 +130,11 @@ class ProviderFactory:
         made = compile_server_plan(driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed)
         if isinstance(made.reach, Spawn) and made.reach.sandbox is not None:
             sandbox = made.reach.sandbox
-            return inside(
+            return sandboxed_runner(
                 connector_parts.sandboxes,
                 made.segment,
                 sandbox,
                 clock=connector_parts.clock,
                 reaper=connector_parts.reaper,
             )
-        return outside(connector_parts.reaper, folder)
+        return plain_runner(connector_parts.reaper, folder)

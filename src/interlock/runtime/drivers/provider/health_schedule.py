@@ -13,7 +13,7 @@ from interlock.protocol.drivers.model import Driver, HealthCheck
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.methods import DISCOVER, PING
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.drivers.install.commands import CommandRunner, inside, outside
+from interlock.runtime.drivers.install.commands import CommandRunner, plain_runner, sandboxed_runner
 from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.provider.health_probe import exec_health, http_health
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
@@ -110,7 +110,7 @@ class HealthSchedule:
         reach, connector_parts = self._keeper.link.plan.reach, self._connector_parts
         if isinstance(reach, Spawn) and reach.sandbox is not None:
             segment = self._keeper.link.segment
-            return inside(
+            return sandboxed_runner(
                 connector_parts.sandboxes, segment, reach.sandbox, clock=self._clock, reaper=connector_parts.reaper
             )
-        return outside(connector_parts.reaper)
+        return plain_runner(connector_parts.reaper)

@@ -62,7 +62,7 @@ class HookProcess:
         self._plan = plan
         self._connector_parts = connector_parts
         self._turn = asyncio.Lock()
-        self._life: _HookRun | None = None
+        self._run: _HookRun | None = None
         self._entry = Entry()
         self._asked = 0
         self._idle: asyncio.TimerHandle | None = None
@@ -72,7 +72,7 @@ class HookProcess:
     @property
     def pid(self) -> int | None:
         """The process id while it runs."""
-        return None if self._life is None else self._life.child.pid
+        return None if self._run is None else self._run.child.pid
 
     async def load(self) -> Entry:
         """Raises HookFailed, SandboxFailed, ChildStartFailed."""
@@ -90,8 +90,8 @@ class HookProcess:
         self._stopped = True
         if self._idle is not None:
             self._idle.cancel()
-        if self._life is not None:
-            self._end(self._life, "was stopped")
+        if self._run is not None:
+            self._end(self._run, "was stopped")
         await self._tasks.finish()
 
     def _begin(self, work: Any) -> "asyncio.Task[Any]":
@@ -119,15 +119,15 @@ class HookProcess:
     async def _awake(self) -> "_HookRun":
         if self._stopped:
             raise HookFailed("its driver was stopped")
-        if self._life is not None and self._life.reason is None:
-            return self._life
-        if self._life is not None:
-            self._end(self._life, "is gone")
+        if self._run is not None and self._run.reason is None:
+            return self._run
+        if self._run is not None:
+            self._end(self._run, "is gone")
         plan, connector_parts = self._plan, self._connector_parts
         changed = await asyncio.to_thread(_changed_module, plan)
         if changed is not None:
             raise HookFailed(f"{changed} is not as it was accepted")
-        life = self._life = _HookRun(await self._maybe_cell(), connector_parts)
+        life = self._run = _HookRun(await self._maybe_cell(), connector_parts)
         started = life.expect(0)
         try:
             async with asyncio.timeout(START_S):
@@ -161,8 +161,8 @@ class HookProcess:
             raise
 
     def _end(self, life: "_HookRun", reason: str) -> None:
-        if self._life is life:
-            self._life = None
+        if self._run is life:
+            self._run = None
         life.child.end(reason)
         self._begin(life.stop())
 
@@ -173,8 +173,8 @@ class HookProcess:
             self._idle = asyncio.get_running_loop().call_later(self._plan.idle_s, self._rest)
 
     def _rest(self) -> None:
-        if self._life is not None and not self._turn.locked():
-            self._end(self._life, "was idle")
+        if self._run is not None and not self._turn.locked():
+            self._end(self._run, "was idle")
 
 
 class _HookRun:

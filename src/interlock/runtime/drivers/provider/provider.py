@@ -20,7 +20,7 @@ from interlock.protocol.drivers.model import Binding, Contract, Docker, Driver, 
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.caller import Caller
-from interlock.runtime.drivers.install.containers import ContainerRefused, remove_left
+from interlock.runtime.drivers.install.containers import ContainerRefused, remove_leftover_containers
 from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.interfaces import UNHEALTHY, DriverState, Hooks
 from interlock.runtime.drivers.provider.contract_check import Verdict, check, greeting_warnings
@@ -35,7 +35,7 @@ from interlock.runtime.drivers.provider.server_plan import DeclaredEras, manner_
 from interlock.runtime.drivers.provider.snapshots import Snapshot, Snapshots, about
 from interlock.runtime.drivers.provider.tenant_processes import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.secrets.logins import Logins
-from interlock.runtime.drivers.secrets.missing_credentials import code_of, lacks_of, login_words
+from interlock.runtime.drivers.secrets.missing_credentials import code_of, login_text, missing_secrets
 from interlock.runtime.drivers.workspace.tamper_check import TamperCheck
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.handshake import UNSUPPORTED
@@ -116,9 +116,9 @@ class DriverProvider:
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once it is installed
-        self._checkup: HealthSchedule | None = None
-        self._refreshing: LoginRefresh | None = None
-        self._illness: str | None = None  # what its last health check found
+        self._health_schedule: HealthSchedule | None = None
+        self._login_refresh: LoginRefresh | None = None
+        self._health_failure: str | None = None  # what its last health check found
         # Nothing in it is the caller's: the server does not learn who called first (AIP-security-8).
         self._connector_parts = msgspec.structs.replace(
             environment.connector_parts,
@@ -136,8 +136,8 @@ class DriverProvider:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-        if self._checkup is not None:
-            await self._checkup.stop()
+        if self._health_schedule is not None:
+            await self._health_schedule.stop()
         if self._hook_loader is not None and at_once:
             await self._hook_loader.stop()
         await self._login_tasks.close()
@@ -154,7 +154,7 @@ class DriverProvider:
     async def _remove_containers(self, installed: Installed) -> None:
         """AIP-server-6: a client that had to be killed leaves its container behind."""
         try:
-            await remove_left(installed.command, self._environment.connector_parts.reaper)
+            await remove_leftover_containers(installed.command, self._environment.connector_parts.reaper)
         except ContainerRefused as refused:
             log.warning("driver %s: its containers cannot be looked for: %s", self.driver.key, refused)
 
@@ -168,13 +168,13 @@ class DriverProvider:
             )
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
-            self._checkup = self._make_checkup(self.installed, primary.keeper)
-            self._refreshing = maybe_refreshing(
+            self._health_schedule = self._make_checkup(self.installed, primary.keeper)
+            self._login_refresh = maybe_refreshing(
                 self.driver,
                 self.installed,
                 plan=self._environment.plan,
                 clock=self._environment.connector_parts.clock,
-                running=self._checkup.running,
+                running=self._health_schedule.running,
             )
             is_lazy = self._environment.plan.registration == "lazy"
             snapshot = await self._snapshots.maybe(self._about()) if is_lazy else None
@@ -200,7 +200,7 @@ class DriverProvider:
         else:
             self._stand(DriverState.CHECKING, None, None)
             primary.keeper.start()
-        self._checkup.start()
+        self._health_schedule.start()
 
     async def _install(self) -> Installed:
         again_s = INSTALL_AGAIN_S
@@ -311,17 +311,17 @@ class DriverProvider:
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
         self._judged = (verdict.state, verdict.code, verdict.reason)
-        self._illness = None
+        self._health_failure = None
         self._stand(*self._judged)
         if _offer_digest(listing, verdict.bound) != before:
             self._tell()
 
     def _on_health(self, reason: str | None) -> None:
-        if reason is not None and (self.state in _SERVES or self._illness is not None):
-            self._illness = reason
+        if reason is not None and (self.state in _SERVES or self._health_failure is not None):
+            self._health_failure = reason
             self._stand(DriverState.UNAVAILABLE, UNHEALTHY, reason)
-        elif reason is None and self._illness is not None:
-            self._illness = None
+        elif reason is None and self._health_failure is not None:
+            self._health_failure = None
             self._stand(*self._judged)
 
     def _notes(self) -> tuple[Problem, ...]:
@@ -340,9 +340,9 @@ class DriverProvider:
             return
         failure = instance.keeper.failure
         reason = instance.keeper.link.standing.reason
-        self._illness = None
+        self._health_failure = None
         if failure is not None and failure.unauthorised:
-            lacks = lacks_of(failure)
+            lacks = missing_secrets(failure)
             if lacks and all(lack.per_user for lack in lacks) and self.driver.interlock.isolation != "driver":
                 # Only its users can have them: each user's own process will be looked at.
                 self._offer_unseen()
@@ -360,7 +360,7 @@ class DriverProvider:
 
     def _unauth(self, code: str, reason: str | None) -> None:
         """Mark the driver unauthed. Its contracts stay offered, so that a caller is told what is needed."""
-        self.login = login_words(self.driver, reason)
+        self.login = login_text(self.driver, reason)
         self._offer_unseen()
         self._stand(DriverState.UNAUTHED, code, reason)
 
@@ -376,7 +376,7 @@ class DriverProvider:
         self._logins.expire(who, reason)
         self._begin_task(self._logins.keep(who))
         if who is None:
-            self._illness = None
+            self._health_failure = None
             self._unauth("auth_required", reason)
         log.warning("driver %s: %s", self.driver.key, reason)
         instance = self._instances.maybe(who)
@@ -436,15 +436,15 @@ class DriverProvider:
 
     async def look(self) -> str | None:
         """Make its health check now. None: it is healthy, or has none."""
-        return None if self._checkup is None else await self._checkup.look()
+        return None if self._health_schedule is None else await self._health_schedule.look()
 
     @property
     def passed_at(self) -> float | None:
-        return None if self._checkup is None else self._checkup.passed_at
+        return None if self._health_schedule is None else self._health_schedule.passed_at
 
     @property
     def failed_at(self) -> float | None:
-        return None if self._checkup is None else self._checkup.failed_at
+        return None if self._health_schedule is None else self._health_schedule.failed_at
 
     # Leases
 
@@ -452,7 +452,7 @@ class DriverProvider:
         instances = self._instances
         if instances is None or self.state not in _SERVES:
             return None
-        if self._refreshing is not None and self._refreshing.is_due:
+        if self._login_refresh is not None and self._login_refresh.is_due:
             return None
         instance = instances.maybe(self._who(caller))
         return None if instance is None or not self._is_ready(instance) else instances.maybe_lend(instance)
@@ -471,8 +471,8 @@ class DriverProvider:
                 expired = str(error)
             if expired is not None:
                 return self._unauthed_error(expired)
-        if self._refreshing is not None:
-            await self._refreshing.refresh()
+        if self._login_refresh is not None:
+            await self._login_refresh.refresh()
         lease = await instances.borrow(who, timeout_s)
         if lease is None:
             return DriverError(
@@ -533,7 +533,7 @@ class DriverProvider:
     def _unauthed_error(self, reason: str | None) -> DriverError:
         return DriverError(
             code="auth_required",
-            message=login_words(self.driver, reason),
+            message=login_text(self.driver, reason),
             cause={"driver": self.driver.key, "reason": reason},
         )
 

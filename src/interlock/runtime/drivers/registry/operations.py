@@ -219,7 +219,7 @@ class DriverService:
             forgotten = (one.key,) if await self.registry.memory.forget(one.key) else ()
         await self.registry.refresh()
         if forget and one.driver is not None:
-            await self.registry.all_left()  # what runs is not taken from under it
+            await self.registry.wait_until_stopped()  # what runs is not taken from under it
             await remove_packages(self.registry.plan.data / PACKAGES, one.driver)
         return RemovedDriver(removed=removed, forgotten=forgotten)
 

@@ -22,7 +22,7 @@ from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.drivers.contracts.table import ContractTable
 from interlock.runtime.drivers.interfaces import DriverState, Provider
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
-from interlock.runtime.drivers.workspace.scan import ScanResult, look
+from interlock.runtime.drivers.workspace.scan import ScanResult, scan_workspace
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Memory
 
@@ -98,14 +98,14 @@ class Registry:
         """Read the drivers on disk; start, replace or stop providers. Raises StoreError if a record cannot be kept."""
         async with self._refreshing:
             if sight is None:
-                sight = await asyncio.to_thread(look, self.plan, self.declaration.others)
+                sight = await asyncio.to_thread(scan_workspace, self.plan, self.declaration.others)
             basis = (sight, self.memory.revision, self._surveyor)
             if basis == self._basis:
                 return self.declaration
             new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
             old, self.declaration, self.sight = self.declaration, new, sight
             if self._factory is not None:
-                _tell(old, new)
+                _log_changes(old, new)
                 await self._put_into_effect(new, self._factory)
             self._basis = basis
         await self._declared.publish(new)
@@ -159,7 +159,7 @@ class Registry:
         provider = self._kept.pop(key).provider
         self._leaving.begin(provider.stop(at_once=at_once), f"stopping driver {key}")
 
-    async def all_left(self) -> None:
+    async def wait_until_stopped(self) -> None:
         """Wait until every replaced or removed provider has ended."""
         await self._leaving.finish()
 
@@ -251,7 +251,7 @@ def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
     )
 
 
-def _tell(old: Declaration, new: Declaration) -> None:
+def _log_changes(old: Declaration, new: Declaration) -> None:
     """Log what changed, before anything is done about it."""
     before = {(one.key, one.folder): one for one in old.drivers}
     now = {(one.key, one.folder): one for one in new.drivers}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlock.config.plan import Plan
-from interlock.runtime.drivers.workspace.scan import ScanResult, is_any, look, roots_of
+from interlock.runtime.drivers.workspace.scan import ScanResult, has_roots, roots_of, scan_workspace
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Drivers:
         while True:
             took = 0.0
             try:
-                took = await self._look()
+                took = await self._scan()
             except StoreError as refused:
                 log.error("drivers: %s", refused)
             except Exception:
@@ -103,12 +103,12 @@ class Drivers:
                 continue
             self._again.clear()
 
-    async def _look(self) -> float:
+    async def _scan(self) -> float:
         """Scan once; returns the processor time in seconds. Raises StoreError; the next scan then tries again."""
-        if self.registry is None and not is_any(roots_of(self.plan)):
+        if self.registry is None and not has_roots(roots_of(self.plan)):
             return 0.0
         others = self.registry.declaration.others if self.registry is not None else ()
-        seen, took = await asyncio.to_thread(_timed_look, self.plan, others)
+        seen, took = await asyncio.to_thread(_timed_scan, self.plan, others)
         if seen == self._seen:
             return took
         registry = (await self._open_parts())[0] if seen.folders or seen.problems else self.registry
@@ -124,6 +124,6 @@ class Drivers:
         return took
 
 
-def _timed_look(plan: Plan, others: Iterable[Path]) -> tuple[ScanResult, float]:
+def _timed_scan(plan: Plan, others: Iterable[Path]) -> tuple[ScanResult, float]:
     began = time.thread_time()
-    return look(plan, others), time.thread_time() - began
+    return scan_workspace(plan, others), time.thread_time() - began

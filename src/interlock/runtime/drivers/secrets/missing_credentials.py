@@ -9,7 +9,7 @@ from interlock.runtime.links.connector import ConnectFailed
 _NEEDS: Final = "the server behind this tool needs a credential first"
 
 
-def lacks_of(failure: ConnectFailed) -> tuple[MissingSecret, ...]:
+def missing_secrets(failure: ConnectFailed) -> tuple[MissingSecret, ...]:
     """The missing secrets, where they are why the server was not reached."""
     return failure.__cause__.lacks if isinstance(failure.__cause__, SecretsMissing) else ()
 
@@ -18,7 +18,7 @@ def code_of(lacks: tuple[MissingSecret, ...]) -> str:
     return ACCESS_DENIED if any(lack.code == ACCESS_DENIED for lack in lacks) else AUTH_REQUIRED
 
 
-def login_words(driver: Driver, reason: str | None) -> str:
+def login_text(driver: Driver, reason: str | None) -> str:
     """The text for the client and the operator alike: slugs, and where one logs in."""
     said = f"{_NEEDS}: {reason}" if reason else _NEEDS
     login = driver.auth.login if driver.auth is not None else None

@@ -69,12 +69,12 @@ def roots_of(plan: Plan) -> tuple[Root, ...]:
     return tuple({root.path: root for root in reversed(found)}.values())[::-1]
 
 
-def is_any(roots: Iterable[Root]) -> bool:
+def has_roots(roots: Iterable[Root]) -> bool:
     """Whether a scan is worthwhile: without one of the folders there is no driver."""
     return any(root.path.is_dir() for root in roots)
 
 
-def look(plan: Plan, others: Iterable[Path] = (), staged: FoundFolder | None = None) -> ScanResult:
+def scan_workspace(plan: Plan, others: Iterable[Path] = (), staged: FoundFolder | None = None) -> ScanResult:
     """Scan every root. `others`: files elsewhere in the workspace that matter. `staged`: a folder that is in no root
     yet, and would take the place of the one of its name."""
     folders: list[FoundFolder] = []

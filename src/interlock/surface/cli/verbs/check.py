@@ -161,9 +161,9 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
 
 def _maybe_drivers(plan: "Plan", *, upstream: bool) -> "Checked | None":
     """None: there are none, and nothing is imported for them."""
-    from interlock.runtime.drivers.workspace.scan import look
+    from interlock.runtime.drivers.workspace.scan import scan_workspace
 
-    seen = look(plan)
+    seen = scan_workspace(plan)
     is_any = seen.folders or seen.contracts or seen.problems
     return _check_drivers(plan, None, upstream=upstream, against=None) if is_any else None
 

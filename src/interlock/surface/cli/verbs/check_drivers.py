@@ -22,7 +22,7 @@ from interlock.runtime.drivers.workspace.declaration import Declaration, Declare
 from interlock.runtime.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.runtime.drivers.workspace.host_facts import this_machine
 from interlock.runtime.drivers.workspace.scan import FoundFolder as Folder
-from interlock.runtime.drivers.workspace.scan import Root, look, mark_of
+from interlock.runtime.drivers.workspace.scan import Root, mark_of, scan_workspace
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Remembered
 from interlock.runtime.drivers.workspace.ungranted_secrets import ungranted_secrets
@@ -42,7 +42,7 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
     if named is not None and Path(named).name in (TOOL_FILE, SECRETS_FILE):
         return _result(0, _one_file(Path(named).absolute()))
     only = _folder(named) if named is not None else None
-    sight = look(plan)
+    sight = scan_workspace(plan)
     if only is not None and only not in {found.path for found in sight.folders}:
         root = Root(kind="configured", rank=len(plan.drivers.paths) + 2, path=only.parent)
         sight = msgspec.structs.replace(
@@ -66,7 +66,7 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
 
 def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
     """Why drivers that name this secret would not be given it, although the store has it."""
-    declaration = Surveyor(plan, this_machine(plan.data)).survey(look(plan), Remembered())
+    declaration = Surveyor(plan, this_machine(plan.data)).survey(scan_workspace(plan), Remembered())
     found = (
         each.problem
         for one in declaration.drivers

@@ -171,11 +171,11 @@ def _remark_what_waits(invocation: Invocation, slug: str) -> None:
     if invocation.remote_url is not None:
         return
     from interlock.config.load import ConfigInvalid
-    from interlock.runtime.drivers.workspace.scan import look
+    from interlock.runtime.drivers.workspace.scan import scan_workspace
 
     try:
         plan = invocation.loaded.plan
-        if not look(plan).folders:
+        if not scan_workspace(plan).folders:
             return
     except ConfigInvalid:  # check tells of it
         return

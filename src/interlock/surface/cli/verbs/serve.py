@@ -99,9 +99,9 @@ def _require_known_segment(only: str, segments: list[str]) -> None:
 
 def _segments_of_drivers(plan: "Plan") -> list[str]:
     """Where a driver's tools stand unless its contracts say otherwise."""
-    from interlock.runtime.drivers.workspace.scan import look
+    from interlock.runtime.drivers.workspace.scan import scan_workspace
 
-    folders = look(plan).folders
+    folders = scan_workspace(plan).folders
     if not folders:
         return []
     from interlock.protocol.drivers.binding.listed_tool import exposed_segment
