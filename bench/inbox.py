@@ -21,7 +21,7 @@ from interlock.runtime.approvals.inbox import Inbox, Rules
 from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.recorder import Recorder
-from interlock.store.backends import build_audit, build_store
+from interlock.runtime.base.store_backends import build_audit, build_store
 
 PENDING, RECORDS = 10_000, 100_000
 AT_ONCE = 20

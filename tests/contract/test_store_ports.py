@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.store.backends import BACKENDS, UnknownBackend, build_audit, build_store
+from interlock.runtime.base.store_backends import BACKENDS, UnknownBackend, build_audit, build_store
 from interlock.store.ports import Conflict, Entry, Record, Store, Unavailable
 from interlock.store.pubsub import QUEUE_MAX
 

@@ -13,7 +13,7 @@ from interlock.runtime.approvals.audit import ApprovalAudit
 from interlock.runtime.approvals.inbox import Inbox, Rules
 from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.base.recorder import Recorder
-from interlock.store.backends import build_audit, build_store
+from interlock.runtime.base.store_backends import build_audit, build_store
 from interlock.store.ports import AuditLog, Store
 
 ALICE = "client:alice"

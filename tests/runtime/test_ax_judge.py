@@ -18,9 +18,9 @@ from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proo
 from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.ax.confirmation.jws_proof import PROOF_S_MAX, Asked, Verified
 from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.base.store_backends import build_store
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.approval_proofs import ProofVerifier
-from interlock.store.backends import build_store
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 ADA, BOB, SERVICE = key("EdDSA", "ada"), key("ES256", "bob"), key("RS256", "service")

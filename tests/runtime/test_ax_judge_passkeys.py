@@ -15,10 +15,10 @@ from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.webauthn.party import maybe_party
 from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.store_backends import build_audit, build_store
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.approval_proofs import ProofVerifier
 from interlock.runtime.trust.passkeys import PasskeyService
-from interlock.store.backends import build_audit, build_store
 from interlock.store.ports import StoreError
 
 URL = "http://127.0.0.1:7412"

@@ -11,7 +11,7 @@ from interlock.protocol.ax.messages import Register
 from interlock.protocol.ax.registration.sessions import Peer, Session
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.ax.ownership import Leases, Owners
-from interlock.store.backends import build_store
+from interlock.runtime.base.store_backends import build_store
 from interlock.store.ports import Unavailable
 
 A, B = str(uuid.uuid4()), str(uuid.uuid4())

@@ -14,7 +14,7 @@ from tests.runtime.still import Client, House, Leaf, Wires, chain, house, move, 
 
 from interlock.protocol.ax.registration.liveness import LivenessState
 from interlock.runtime.ax.ownership import Leases
-from interlock.store.backends import build_store
+from interlock.runtime.base.store_backends import build_store
 from interlock.store.ports import Store
 
 CHANGED = "notifications/tools/list_changed"

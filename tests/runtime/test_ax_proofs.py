@@ -14,9 +14,9 @@ from interlock.config.plan import AnchorPlan
 from interlock.protocol.ax.messages import Proof, Register
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.store_backends import build_store
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.authority_proofs import Proofs
-from interlock.store.backends import build_store
 
 AUTHORITY = "edge01.example.com"
 OWN_ID = str(uuid.uuid4())

@@ -21,12 +21,12 @@ from interlock.runtime.ax.ownership import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.feed import Feed
+from interlock.runtime.base.store_backends import build_store
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.authority_proofs import Proofs
 from interlock.runtime.trust.registrant import RegistrantIdentity
-from interlock.store.backends import build_store
 from interlock.store.ports import Store, Unavailable
 
 OWN_ID, ELSEWHERE_ID = str(uuid.uuid4()), str(uuid.uuid4())

@@ -12,6 +12,7 @@ from interlock.config.plan import DriversPlan, Plan
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import Binding, Problem
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.store_backends import build_store
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.drivers.contracts.table import ContractTable
 from interlock.runtime.drivers.interfaces import DriverState, Lease
@@ -19,7 +20,6 @@ from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.trust_store import Memory, Trusted
 from interlock.runtime.links.listing import Listing
-from interlock.store.backends import build_store
 from interlock.store.ports import KeyValue, Unavailable
 
 

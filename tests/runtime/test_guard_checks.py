@@ -1,6 +1,7 @@
 """Does the guard ask its checks in order, and does what it tells an operator beforehand hold for the call itself?"""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -250,3 +251,38 @@ async def test_calls_that_are_refused_one_after_another_leave_nothing_under_way(
             await asyncio.gather(*(call(node, f"plant.{name}", who) for name in ("look", "fire", "silent")))
         assert not node.node.calls.dispatch.in_flight
         assert node.node.calls.keepers["plant"].link.booked == 0
+
+
+async def test_a_failure_inside_the_node_answers_the_call_that_waits_and_frees_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*given: Any) -> None:
+        raise RuntimeError("a fault of ours")
+
+    async with house(tmp_path, LIMITED) as node:
+        await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
+        monkeypatch.setattr(type(node.node.approvals.inbox), "raise_", fail)
+        answer = json.loads(await call(node, "plant.fire", LOCAL))
+        assert answer["error"]["code"] == -32603
+        assert answer["error"]["data"]["ref"] in caplog.text
+        assert "a fault of ours" not in json.dumps(answer)
+        assert not node.node.calls.dispatch.in_flight
+        assert node.node.calls.keepers["plant"].link.booked == 0
+
+
+async def test_a_call_whose_client_leaves_while_it_waits_is_not_charged_afterwards(tmp_path: Path) -> None:
+    async with house(tmp_path, LIMITED) as node:
+        await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
+        dispatch = node.node.calls.dispatch
+        caller = Caller(LOCAL, Era.MODERN, "test", view_key(LOCAL, only=None, names="auto", declares_extension=False))
+        params = {"name": Raw(encode_value("plant.look")), "arguments": Raw(b"{}")}
+        first = asyncio.get_running_loop().create_future()
+        route = route_of(node, "plant.look")
+        waiting = Call(caller, b"1", "tools/call", params, {}, Answer(), 0.0, dispatch, price=route.price, route=route)
+        waiting.after = first  # what its server must have heard before it
+        dispatch.go(waiting, route.link)
+        await turns()
+        waiting.cancel("changed its mind")
+        first.set_result(None)
+        await turns()
+        assert waiting.charge is None

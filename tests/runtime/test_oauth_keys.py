@@ -14,9 +14,9 @@ from interlock.protocol.jose.jwks import Jwk
 from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
 from interlock.runtime.access.introspection import BELIEVED_S, REFUSED_MAX, Introspector
 from interlock.runtime.access.tokens import KNOWN_MAX, TokenRegistry
+from interlock.runtime.base.store_backends import build_store
 from interlock.runtime.calls.caller import Principal
 from interlock.runtime.trust.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S, KeyRing, Unavailable
-from interlock.store.backends import build_store
 from interlock.store.tokens import TokenTable
 
 ISSUER = "https://login.example.com"

@@ -8,7 +8,7 @@ import pytest
 from interlock.config.plan import AccessRule
 from interlock.runtime.access.tokens import USE_NOTED_S, TokenRegistry
 from interlock.runtime.base.clock import rfc3339
-from interlock.store.backends import build_store
+from interlock.runtime.base.store_backends import build_store
 from interlock.store.ports import Store
 from interlock.store.tokens import TokenTable
 

@@ -292,8 +292,8 @@ def test_a_key_of_another_machine_is_revoked_by_its_anchors_name(inline: Inline,
 def test_while_no_node_runs_a_key_is_revoked_in_its_store(inline: Inline, interlock: Interlock, keys: Path) -> None:
     import asyncio
 
+    from interlock.runtime.base.store_backends import build_store
     from interlock.runtime.trust.approval_proofs import REVOKED
-    from interlock.store.backends import build_store
 
     inline("init", "--key", "ada", "--no-passphrase")
     public = inline("access", "key", "ada", "--show", "--json").json["anchor"]["key"]

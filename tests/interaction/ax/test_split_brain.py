@@ -19,8 +19,8 @@ from tests.interaction.harness import RunningNode, running_node
 
 from interlock.config.plan import Address, AxPlan, NodePlan, Plan
 from interlock.runtime.ax.ownership import Leases
+from interlock.runtime.base.store_backends import build_store
 from interlock.runtime.node.node import Node
-from interlock.store.backends import build_store
 from interlock.store.ports import Store
 from interlock.surface.operator.app import operator_app
 

@@ -21,9 +21,9 @@ from tests.interaction.harness import RunningNode, running_node, wait_for
 from interlock.protocol.drivers.files.driver import read_driver
 from interlock.protocol.drivers.model import Driver
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.store_backends import build_store
 from interlock.runtime.drivers.install.locks import Locks
 from interlock.runtime.drivers.install.outcome import Locked
-from interlock.store.backends import build_store
 
 SERVERS = ("filesystem", "everything")
 READY_S = 90.0

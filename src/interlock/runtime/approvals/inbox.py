@@ -173,7 +173,7 @@ class Inbox:
         try:
             used = await asyncio.shield(using)
         except asyncio.CancelledError:
-            self._begin(self._mark_unsent(id, using))
+            self._work.begin(self._mark_unsent(id, using))
             raise
         return used if isinstance(used, Fault) or standing is None else replace(used, params=standing.params)
 

@@ -20,6 +20,7 @@ from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.check import CheckNumber, Refuse
+from interlock.runtime.calls.failures import answer_failures
 from interlock.runtime.calls.guard import Admitted, Guard
 from interlock.runtime.calls.refusals import BUSY, HELD, NOT_FOUND
 from interlock.runtime.catalog.catalog import Catalog
@@ -73,7 +74,7 @@ class Sender(Handler):
             return self._refuse(call, verdict)
         self._register(call, link)
         call.deadline = inf  # the time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold
-        self._waiting.begin(self._send_when_ready(call, link))
+        self._waiting.begin(answer_failures(call, self._send_when_ready(call, link)))
         return call
 
     def _may_wait(self, refused: Refuse, link: Link) -> bool:
@@ -87,12 +88,16 @@ class Sender(Handler):
     async def _send_when_ready(self, call: Call, link: Link) -> None:
         if call.after is not None:
             await asyncio.wait((call.after,))
+            if call.done:  # its client left meanwhile, and was given back what it was charged
+                return
         verdict = self.guard.admit(call, link)
         is_away = not link.is_connected or (isinstance(verdict, Refuse) and self._may_wait(verdict, link))
         if is_away and self._may_return_soon(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()
             await keeper.usable_within(RESPAWN_WAIT_S)
+            if call.done:
+                return
             verdict = self.guard.admit(call, link)
             if verdict is HELD or not isinstance(verdict, Refuse):
                 verdict = self._route_check.maybe_relisted(call) or verdict
@@ -124,7 +129,7 @@ class Sender(Handler):
         if link.booked >= self.guard.calls_max:
             return self.refuse(call, BUSY)
         self._register(call, link)
-        self._waiting.begin(self._send_over_user_link(call, link, per_user))
+        self._waiting.begin(answer_failures(call, self._send_over_user_link(call, link, per_user)))
         return call
 
     async def _send_over_user_link(self, call: Call, link: Link, per_user: PerUser) -> None:

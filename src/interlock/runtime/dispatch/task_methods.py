@@ -31,6 +31,7 @@ from interlock.protocol.mcp.tasks import (
     renamed_answer,
     task_across_eras,
 )
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import USABLE
 from interlock.runtime.calls.call import Call
@@ -66,7 +67,7 @@ class TaskMethods:
         self._news = news
         self._keepers = keepers
         self._clock = clock
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = BackgroundTasks()
 
     # Making
 
@@ -179,7 +180,7 @@ class TaskMethods:
             ]
             page = left[:PAGE_TASKS]
             cursor = encode_cursor(str(page[-1].number)) if len(left) > PAGE_TASKS else None
-            self._in_background(self._answer_list(page, cursor, answer))
+            self._running.begin(self._answer_list(page, cursor, answer))
 
     async def _answer_list(self, page: list[Task], cursor: str | None, answer: "Answer") -> None:
         states = await asyncio.gather(*(self._state(task) for task in page))
@@ -242,11 +243,6 @@ class TaskMethods:
                 unheard.setdefault(task.link.segment, set()).add(task.theirs)
         for segment, ids in unheard.items():
             self._keepers[segment].task_listening.unwatch(ids)
-
-    def _in_background(self, work: Any) -> None:
-        running = asyncio.get_running_loop().create_task(work)
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
 
 
 class Answer(Protocol):

@@ -24,6 +24,7 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, CallHandler, Outcome
 from interlock.runtime.calls.caller import Caller, Sink
+from interlock.runtime.calls.failures import answer_failures
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.gate.gate import Gate, result_of
 from interlock.runtime.gate.hold import GateHold
@@ -89,7 +90,7 @@ class Confirmations:
             return self._dispatcher.refuse(call, UNKNOWN) if relayed is None else self._carry_down(call, relayed)
         if caller.calls is not None:
             caller.calls[client_id] = call
-        self._work.begin(self._confirm(call, read, approval))
+        self._work.begin(answer_failures(call, self._confirm(call, read, approval)))
         return call
 
     async def open(self) -> None:

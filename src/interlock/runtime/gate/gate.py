@@ -21,11 +21,6 @@ from interlock.protocol.ax.confirmation.held_call import call_digest
 from interlock.protocol.ax.confirmation.policy import Hold
 from interlock.protocol.ax.confirmation.relay import MARK, maybe_carried
 from interlock.protocol.ax.confirmation.request_state import PREFIX
-from interlock.protocol.ax.errors import (
-    CONFIRMATION_EXPIRED,
-    CONFIRMATION_USED,
-    CONFIRMATION_VOID,
-)
 from interlock.protocol.ax.hop_metadata import DECLARED
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_result, maybe_string
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, CodecError, Fault
@@ -40,6 +35,7 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.calls.check import CheckNumber, Refuse, Release
+from interlock.runtime.calls.failures import answer_failures
 from interlock.runtime.calls.refusals import HELD
 from interlock.runtime.catalog.definition import DefinitionSnapshot
 from interlock.runtime.catalog.routes import ChangedDefinition, Route
@@ -52,7 +48,6 @@ LOOKS_MAX: Final = 3  # at an approval that others use up or change meanwhile
 NONCE_BYTES: Final = 24
 KEY_BYTES: Final = 32
 BUCKET: Final = "gate"
-_AGAIN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
 _INPUT_REQUIRED: Final = b'"input_required"'
 _VISIT: Final = b'"%b' % PREFIX.encode()
 
@@ -133,7 +128,7 @@ class Gate:
     def take_back(self, call: Call, hold: GateHold, back: Back) -> None:
         """The person at the client does not want the call: it is answered so, and never sent."""
         hold.is_waiting = hold.answered_here = True
-        self._work.begin(self._take_back(call, hold, back.visit.confirmation_id))
+        self._work.begin(answer_failures(call, self._take_back(call, hold, back.visit.confirmation_id)))
 
     # Check 7
 
@@ -219,7 +214,7 @@ class Gate:
             capability=as_object(route.capability) if route.capability is not None else None,
             tool_digest=route.digest,
             nonce=secrets.token_urlsafe(NONCE_BYTES),
-            reason=_why(route),
+            reason=hold_reason(route),
         )
 
     def _is_still_good(self, approval: Approval) -> bool:
@@ -350,7 +345,8 @@ def _is_open(route: Route) -> bool:
     return route.gate is not None and route.gate.hold is Hold.DEFINITION
 
 
-def _why(route: Route) -> str:
+def hold_reason(route: Route) -> str:
+    """Why a person is asked, as the approval and `tools show` say it."""
     if _is_open(route):
         return "its server does not say whether the tool changes anything"
     if route.irreversible:

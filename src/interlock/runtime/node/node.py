@@ -7,8 +7,8 @@ reverse order, and a failure while opening closes those that were opened.
 
 The order is that of what rests on what: keys and stores, the inbox with what people decided, the gate, tokens and
 credentials, then the endpoints, so that a client is told "not ready" rather than nothing, and at last what is beyond
-this process: servers, drivers, subservers, children, parents. The configuration is watched once all that runs. The last
-part is the shutdown of traffic, which is therefore closed first.
+this process: servers, drivers, subservers, children, parents. The last two are the shutdown of traffic and the watch of
+the configuration, so that a node that stops first takes up no change, then ends its traffic, then closes the rest.
 
 The parts are made by subject, one module for each: `store_parts`, `approval_parts`, `call_parts`, `link_parts`,
 `front_parts`, `driver_parts`. What an operator may ask is in `operation_parts`, a changed configuration in
@@ -103,8 +103,8 @@ class Node:
             links.registrar,
             links.children,
             fronts.parents,
-            self._reload,
             self._shutdown,
+            self._reload,  # closed first: nothing is taken up any more while calls under way end
         )
         return tuple(part for part in ordered if part is not None)
 

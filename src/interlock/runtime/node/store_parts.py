@@ -10,8 +10,8 @@ from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.node_identity import Identity, own_identity
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.refusal_log import Refusals
+from interlock.runtime.base.store_backends import build_audit, build_store
 from interlock.runtime.node.retention import Retention
-from interlock.store.backends import build_audit, build_store
 from interlock.store.ports import AuditLog, Store
 from interlock.store.tokens import TokenTable
 

@@ -4,7 +4,6 @@ A contract is asked before any driver is chosen, and before anybody is asked to 
 plain tool is sent is its server's to judge.
 """
 
-from interlock.protocol.ax.confirmation.policy import Hold
 from interlock.runtime.calls.call import Call, CallLink
 from interlock.runtime.calls.caller import Principal
 from interlock.runtime.calls.check import CheckNumber, Refuse, Verdict
@@ -26,7 +25,7 @@ class ArgumentsCheck:
         return None if fault is None else Refuse(self.number, fault)
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
-        strict = route.gate is not None and route.gate.hold is Hold.CALL
+        strict = route.is_held  # for `Hold.identify` names the call, whatever it waits for
         has_contract = route.link.maybe_outlook(route.original) is not None
         reason = "must mean the same to every reader: they are part of what is confirmed" if strict else "the server's"
         if has_contract:

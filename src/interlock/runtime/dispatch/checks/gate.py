@@ -1,7 +1,6 @@
 """Check 10: does a person have to agree first? A held call passes by `Guard.release`, never here."""
 
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 
 from interlock.config.plan import GatePlan
 from interlock.protocol.approvals.state import Status
@@ -12,7 +11,7 @@ from interlock.runtime.calls.caller import Principal
 from interlock.runtime.calls.check import CheckNumber, Refuse, Verdict
 from interlock.runtime.calls.refusals import HELD
 from interlock.runtime.catalog.routes import Route
-from interlock.runtime.gate.gate import Approvers
+from interlock.runtime.gate.gate import Approvers, hold_reason
 
 
 class GateCheck:
@@ -49,16 +48,10 @@ class GateCheck:
         by = f"proof by {', '.join(names)}" if names else "no approver can: interlock init makes an operator key"
         waiting = self._inbox.listed((Status.PENDING, Status.APPROVED))
         mine = [one for one in waiting if one.requested_by == caller.name and one.tool == route.qualified]
-        told = [self._cause(route), by]
+        told = [hold_reason(route), by]
         if mine:
             told.append(", ".join(f"{one.id} {one.status.value}" for one in mine))
         return "; ".join(told)
-
-    def _cause(self, route: Route) -> str:
-        if any(fnmatchcase(route.qualified, pattern) for pattern in self._plan().also):
-            return "gate.also names it"
-        by_contract = route.gate is not None and route.gate.by_contract
-        return "its contract asks for every call" if by_contract else "it cannot be undone"
 
     def _why_not(self, route: Route) -> str:
         if route.gate is not None:

@@ -22,6 +22,7 @@ from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
 from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.recorder import Entry, Recorder
+from interlock.runtime.base.store_backends import build_audit, build_store
 from interlock.runtime.calls.caller import Asking
 from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.drivers.install.outcome import Installed
@@ -35,7 +36,6 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules
-from interlock.store.backends import build_audit, build_store
 
 LAST_WORDS: Final = 8  # lines of stderr that say something
 

@@ -15,8 +15,8 @@ from interlock.config.plan import Plan
 from interlock.operator_api.access import IssuedToken, RevokedTokens
 from interlock.runtime.access.tokens import TokenRegistry, issued_token
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.store_backends import build_audit_reader, build_store
 from interlock.store.audit_chain import ChainedRecord, Verdict
-from interlock.store.backends import build_audit_reader, build_store
 from interlock.store.ports import AuditReader, StoreError
 from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenTable
 from interlock.surface.cli.client.operator import Answer

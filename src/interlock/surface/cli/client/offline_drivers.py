@@ -9,11 +9,11 @@ from interlock.config.plan import Plan
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.base.operator_errors import Refused as NodeRefused
+from interlock.runtime.base.store_backends import build_audit, build_store
 from interlock.runtime.drivers.registry.operations import DriverService
 from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.workspace.host_facts import this_machine
 from interlock.runtime.drivers.workspace.trust_store import Memory
-from interlock.store.backends import build_audit, build_store
 from interlock.surface.cli.client.offline import run_stored
 from interlock.surface.cli.client.operator import Answer
 from interlock.surface.cli.terminal.errors import Refused

@@ -8,9 +8,9 @@ from interlock.config.plan import Plan
 from interlock.operator_api.access import RevokedKeys
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.start_errors import CannotStart
+from interlock.runtime.base.store_backends import build_store
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.approval_proofs import ProofVerifier
-from interlock.store.backends import build_store
 from interlock.surface.cli.client.offline import run_stored
 from interlock.surface.cli.client.operator import Answer
 from interlock.surface.cli.terminal.errors import Refused
