@@ -19,7 +19,7 @@ from bench.measure import Figures, Sample, Spread, added, ratio
 
 CPU_RATIO_MAX = 2.5  # CPU time per call, of nginx's
 ADDED_P50_MAX_US = 200.0
-IDLE_MAX_MB = 60.0
+IDLE_MAX_MB = 57.0
 CROSSING_RATIO_MAX = 1.5  # CPU time per call, of the cheaper same-era cell's
 GUARD_MAX_US = 3.0  # of a call that nothing holds
 HOP_RATIO_MAX = 1.2  # CPU time of a further hop, of the first's

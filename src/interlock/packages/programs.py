@@ -1,12 +1,11 @@
 """Programs of installed packages: which script of an npm or PyPI package is run, and with which interpreter."""
 
 import asyncio
-import importlib.metadata
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -14,6 +13,9 @@ from interlock.packages.references import PackageUnavailable, normalised_name
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import ChildStartFailed, run
 from interlock.process.stderr import terminal_safe
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 NODE_ANSWER_S: Final = 10.0
 
@@ -60,9 +62,11 @@ def _choose_program(scripts: Mapping[str, Path], name: str, entry: str | None, f
     )
 
 
-def distribution(folder: Path, name: str) -> importlib.metadata.Distribution:
+def distribution(folder: Path, name: str) -> "Distribution":
+    from importlib.metadata import distributions  # here, because it costs the idle node a megabyte
+
     folders = [str(path) for path in folder.glob("lib/python*/site-packages")]
-    for found in importlib.metadata.distributions(name=name, path=folders):
+    for found in distributions(name=name, path=folders):
         return found
     raise PackageUnavailable(f"{name} was installed under another name; use that name")
 

@@ -3,7 +3,7 @@
 In: bytes that a server sends, which may be anything. Out: for each request exactly one terminal event: `on_answer`,
 `on_stream_end` or `on_fail`. One request is in flight at a time. The parser's callbacks only collect; the sink is
 called after the parser has returned, so a sink may send, abort or raise. Which connection carries which request, and
-when one is opened or closed for idleness, is the business of the `ConnectionOwner` (`transport.http`).
+when one is opened or closed for idleness, is the business of the `ConnectionOwner` (`net.http.client`).
 """
 
 import asyncio

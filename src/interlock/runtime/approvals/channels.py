@@ -11,8 +11,8 @@ import hmac
 import os
 import sys
 from collections.abc import Sequence
+from html import escape
 from typing import Final, Protocol
-from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -84,7 +84,7 @@ class DesktopChannel:
         text = plain(f"{notice.tool}, asked by {notice.requested_by}: interlock approvals show {notice.id[:8]}")
         if self._platform == "darwin":
             return ["osascript", *(word for line in _APPLE_SCRIPT for word in ("-e", line)), _TITLE, text]
-        return ["notify-send", "--app-name=Interlock", "--", _TITLE, escape(text)]
+        return ["notify-send", "--app-name=Interlock", "--", _TITLE, escape(text, quote=False)]
 
     async def close(self) -> None:
         pass

@@ -57,7 +57,7 @@ class DefinitionSnapshot:
         return tool_digest(self._item, downstream_name=self.original, declared=declared)
 
     def definition(self) -> bytes:
-        """What a person is shown of it, as JSON: all that the digest is made of (`answers.shown_digest`).
+        """What a person is shown of it, as JSON: all that the digest is made of (`digests.shown_digest`).
 
         null where it is too long to be read: a person does not sign what they cannot have read, and [[tool]] can still
         say it. A member that not every reader can decode stands as its hash, as it does in the digest.

@@ -50,7 +50,7 @@ class Hooks(Protocol):
     async def arguments(
         self, bound: Bound, given: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any] | DriverError:
-        """What the server is sent; `bound.accepting` has taken it."""
+        """What the server is sent; `bound.check_arguments` has taken it."""
 
     def reads_results(self, bound: Bound) -> bool: ...
 

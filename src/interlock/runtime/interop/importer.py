@@ -1,7 +1,7 @@
 """The importer: entries of other clients' files become driver folders of the workspace, their secrets go to the store.
 
 Nothing is started and nothing is dialled here. A new driver is written as a draft, because which tools it has only its
-server can tell; `finishing` makes the driver of it. The source files are only read.
+server can tell; `probe_drafts` makes the driver of it. The source files are only read.
 """
 
 import hashlib

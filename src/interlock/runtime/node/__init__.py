@@ -1,1 +1,1 @@
-"""The node itself: its parts in order, reloads, listening, operations for the operator API."""
+"""The node itself: its parts in order, reloads, listening, shutdown."""

@@ -3,7 +3,7 @@
 `call_digest` names the call: two calls have one digest only if every reader takes them for the same call. Arguments
 that cannot be named so are refused with -32602 before anybody is asked. `held_result` is the answer
 confirmation_required, for clients that know nothing of MCP-AX. `read_confirm_untrusted` reads mcpax/confirm; whether
-its proof is good is judged in `confirm_proof`.
+its proof is good is judged in `jws_proof`.
 """
 
 import hashlib

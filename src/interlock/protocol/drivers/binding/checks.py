@@ -1,6 +1,6 @@
 """What is wrong with a binding's `metadata` before any server is asked: its mapping against its contract, its
 result_extract and result_parse in themselves (AIP-map-3 and -4, AIP-extract-3 and -8). The rest of the entry is judged
-in `fitting`."""
+in `contract_fit`."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""How each client of `protocol.imports.clients` spells an entry: what import reads, written (AIP-export-1)."""
+"""How each client of `protocol.interop.clients` spells an entry: what import reads, written (AIP-export-1)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -56,7 +56,7 @@ class Decision(msgspec.Struct, frozen=True):
 class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
     """What each call of one binding needs, made once."""
 
-    bound: Any  # protocol.drivers.matching.Bound
+    bound: Any  # protocol.drivers.binding.match.Bound
     wire_name: Raw
     head: bytes
     mirrored: tuple[Mirrored, ...]

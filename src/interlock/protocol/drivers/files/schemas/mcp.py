@@ -2,7 +2,7 @@
 this node runs: the published one with kind pypi, our extension keys and the rule that every binding names its tool.
 
 Both leave `server` open where the published one does. Which server a transport fits, and everything that one value
-cannot say about itself, is checked in `driver_file`.
+cannot say about itself, is checked in `driver`.
 """
 
 from typing import Any, Final
