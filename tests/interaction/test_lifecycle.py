@@ -138,7 +138,7 @@ def refused(node: RunningNode) -> bool:
     try:
         with socket.create_connection((node.host, node.port), timeout=1):
             return False
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: it came while the socket was being closed
         return True
 
 

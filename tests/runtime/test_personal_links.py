@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 class Granted(TokenHolder):
     """A user who has agreed, to a server that looks at no token."""
 
-    granted = True
+    has_token = True
 
     def __init__(self, principal: str) -> None:
         self.principal = principal
