@@ -55,7 +55,9 @@ $(VENV)/.sandbox: $(VENV)/.dev
 
 # Many tests start nodes and hold them to times. What fails beside others is run once more, alone: a fault fails again,
 # and what passes then is named FLAKY. The slowest files come first, as tests/durations.json has them.
-PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+# One worker more than there are cores, because most tests wait for other processes; five at most.
+PARALLEL := --numprocesses=$(shell expr $(CORES) + 1) --maxprocesses=5 --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/.browser $(VENV)/.sandbox
 	@$(BIN)/python tests/twice.py tests --ignore=tests/conformance $(PARALLEL) $(ARGS)
