@@ -41,6 +41,7 @@ def main(arguments: list[str]) -> int:
             report = Path(folder) / "report.xml"
             more = [] if "tests/soak" in paths else WORKERS  # what is held to a size is alone
             command = [sys.executable, "-m", "pytest", "-q", "--timeout=1800", f"--junitxml={report}", *more]
+            command += ["-o", "junit_family=xunit1"]  # the one that takes the notes of a test
             environment = {**os.environ, "TESTS_SOAK": "1"}
             done = subprocess.run([*command, *paths, *arguments], cwd=ROOT, env=environment, check=False)
             suites = list(xml.parse(report).iter("testsuite")) if report.exists() else []
