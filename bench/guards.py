@@ -28,6 +28,7 @@ from interlock.runtime.calls.budgets import Account, Budgets
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal, ViewKey
 from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.dispatch.guard_checks import make_guard
@@ -137,7 +138,8 @@ async def _way(kind: str) -> _Way:
     budgets = Budgets(PLENTY, clock, enforced=kind == BUDGETED)
     route_check = RouteCheck(lambda: catalog.namespace)
     gate: Any = nobody  # nothing is held
-    guard = make_guard(route_check, budgets, gate, gate, CurrentPlan(node_plan))
+    availability = AvailabilityCheck(node_plan.limits.calls_in_flight, {})
+    guard = make_guard(route_check, availability, budgets, gate, gate, CurrentPlan(node_plan))
     catalog = Catalog(node_plan, lambda kinds: None, checks_for=guard.checks_for)
     item = {"name": Raw(b'"echo"'), "inputSchema": Raw(b'{"type":"object"}')}
     item["annotations"] = Raw(b'{"readOnlyHint":true}')
@@ -150,6 +152,7 @@ async def _way(kind: str) -> _Way:
         clock,
         guard=guard,
         route_check=route_check,
+        availability=availability,
         budgets=budgets,
         gate=gate,
         deciding=gate,

@@ -2,13 +2,18 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from msgspec import Raw
+from tests.runtime.budgeting import house as node_with_servers
+from tests.runtime.budgeting import until
 from tests.runtime.still import House, Leaf, house, still, tool, turns
+from tests.servers.start import raw
 
 from interlock.operator_api.tools import CheckVerdict
 from interlock.protocol.ax.budget import Limits
@@ -286,3 +291,27 @@ async def test_a_call_whose_client_leaves_while_it_waits_is_not_charged_afterwar
         first.set_result(None)
         await turns()
         assert waiting.charge is None
+
+
+async def test_a_server_that_is_started_again_is_explained_as_the_call_finds_it(tmp_path: Path) -> None:
+    """It is waited for, neither passed at once nor refused; and one that does not come back is refused."""
+    servers = f"[servers.old]\ncommand = {json.dumps(raw('all', '--era', 'legacy'))}\n"
+    async with node_with_servers(tmp_path, servers) as here:
+        keeper = here.node.calls.keepers["old"]
+        route = here.node.calls.catalog.namespace.view(EVERYTHING).find_tool("old.echo")
+        assert route is not None
+
+        def availability() -> Verdict:
+            verdicts = here.node.calls.dispatch.guard.explain(route, LOCAL)
+            return next(one for one in verdicts if one.check is CheckNumber.AVAILABILITY)
+
+        assert availability().verdict == "pass"
+        assert keeper.link.pid is not None
+        os.kill(keeper.link.pid, signal.SIGKILL)
+        await until(lambda: keeper.link.pipe is None)
+        foreseen = availability()
+        assert (foreseen.verdict, foreseen.reason.endswith("; a call waits a short while for it")) == ("later", True)
+        assert "error" not in await here.client().call("old__echo").message()
+        await keeper.stop()
+        assert availability().verdict == "refuse"
+        assert (await here.client().call("old__echo").message())["error"]["message"] == "tool_degraded"

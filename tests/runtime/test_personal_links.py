@@ -7,6 +7,9 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import Asked, Place, filled, limit_calls, park, place, steps
 
+from interlock.runtime.calls.caller import Principal
+from interlock.runtime.calls.check import CheckNumber
+from interlock.runtime.catalog.catalog import EVERYTHING
 from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.links import per_user as personal
 from interlock.runtime.links.per_user import UserLinks
@@ -129,3 +132,18 @@ async def test_a_link_whose_call_waits_for_its_user_makes_no_room_and_the_next_u
     assert (await answered.result())["resultType"] == "complete"
     await here.call("web__tally", who="bob").result()
     assert set(own._keepers) == {"bob"}
+
+
+async def test_a_call_meets_the_users_own_link_as_it_was_explained(here: Place, own: UserLinks) -> None:
+    route = here.node.calls.catalog.namespace.view(EVERYTHING).find_tool("web.open")
+    assert route is not None
+
+    def availability() -> str:
+        verdicts = here.node.calls.dispatch.guard.explain(route, Principal("zoe"))
+        return next(one.verdict for one in verdicts if one.check is CheckNumber.AVAILABILITY)
+
+    assert availability() == "later"
+    await here.call("web__open", {"gate": "explained"}, who="zoe").result()
+    used_at = own._keepers["zoe"].used_at
+    assert availability() == "pass"
+    assert own._keepers["zoe"].used_at == used_at  # looking is no use

@@ -50,7 +50,7 @@ class Admitted(Generic[C]):
 
 
 class Guard(Generic[R]):
-    __slots__ = ("_budgets", "_commit", "_common", "_own", "_send", "calls_max", "checks")
+    __slots__ = ("_budgets", "_calls_max", "_commit", "_common", "_own", "_send", "checks")
 
     def __init__(
         self, checks: Iterable[Check[R]], *, commit: Commit[R], send: Send[R], budgets: Budgets, calls_max: int
@@ -62,7 +62,7 @@ class Guard(Generic[R]):
         self._commit = commit
         self._send = send
         self._budgets = budgets
-        self.calls_max = calls_max
+        self._calls_max = calls_max
 
     def checks_for(self, route: R) -> tuple[Check[R], ...]:
         """What a route carries: the checks that apply to it, in order; nothing where only the common ones do."""
@@ -82,7 +82,7 @@ class Guard(Generic[R]):
             call.hold is None
             and (route is None or not route.checks)
             and link.standing.state is _READY
-            and link.booked < self.calls_max
+            and link.booked < self._calls_max
             and not self._budgets.is_enforced
         ):
             return Admitted(call, _KEY)

@@ -27,6 +27,7 @@ from interlock.runtime.calls.guard import Guard
 from interlock.runtime.calls.incoming_route import Hop
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog, View
 from interlock.runtime.catalog.routes import Route
+from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.sender import Sender
 from interlock.runtime.dispatch.task_table import Tasks
@@ -51,6 +52,7 @@ class Dispatch(Sender):
         *,
         guard: Guard[Route],
         route_check: RouteCheck,
+        availability: AvailabilityCheck,
         budgets: Budgets,
         gate: Gate,
         deciding: Deciding,
@@ -58,7 +60,15 @@ class Dispatch(Sender):
     ) -> None:
         """`deciding` takes the proofs that clients bring."""
         super().__init__(
-            catalog, keepers, recorder, clock, budgets, guard=guard, route_check=route_check, latency_meta=latency_meta
+            catalog,
+            keepers,
+            recorder,
+            clock,
+            budgets,
+            guard=guard,
+            route_check=route_check,
+            availability=availability,
+            latency_meta=latency_meta,
         )
         self._gate = gate
         self.confirmations = Confirmations(gate, deciding, self, clock, partial(route_check.maybe_route, EVERYTHING))

@@ -19,27 +19,37 @@ from interlock.runtime.gate.gate import Approvers, Gate
 
 
 def admission_checks(
-    route_check: RouteCheck, budgets: Budgets, gate: Gate, approvers: Approvers, current: CurrentPlan
+    route_check: RouteCheck,
+    availability: AvailabilityCheck,
+    budgets: Budgets,
+    gate: Gate,
+    approvers: Approvers,
+    current: CurrentPlan,
 ) -> list[Check[Route]]:
     return [
         # 3, the operation of MCP-AQL, is to come.
         route_check,
         # 5, the state of the agent, and 6, the names registry, are to come.
         ArgumentsCheck(),
-        AvailabilityCheck(current.plan.limits.calls_in_flight),
+        availability,
         BudgetCheck(budgets),
         GateCheck(gate.inbox, approvers, lambda: current.plan.gate),
     ]
 
 
 def make_guard(
-    route_check: RouteCheck, budgets: Budgets, gate: Gate, approvers: Approvers, current: CurrentPlan
+    route_check: RouteCheck,
+    availability: AvailabilityCheck,
+    budgets: Budgets,
+    gate: Gate,
+    approvers: Approvers,
+    current: CurrentPlan,
 ) -> Guard[Route]:
     """`current`: the configuration as it is now."""
     return Guard(
-        admission_checks(route_check, budgets, gate, approvers, current),
+        admission_checks(route_check, availability, budgets, gate, approvers, current),
         commit=CommitCheck(gate, budgets),
         send=SendCheck(),
         budgets=budgets,
-        calls_max=current.plan.limits.calls_in_flight,
+        calls_max=availability.calls_max,
     )

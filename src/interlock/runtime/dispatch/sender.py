@@ -27,6 +27,7 @@ from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.credentials.errors import Unobtainable
+from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.checks.send import forbid_resending
 from interlock.runtime.dispatch.handler import Handler
@@ -51,11 +52,13 @@ class Sender(Handler):
         *,
         guard: Guard[Route],
         route_check: RouteCheck,
+        availability: AvailabilityCheck,
         latency_meta: bool,
     ) -> None:
         super().__init__(catalog, keepers, recorder, clock, budgets, latency_meta=latency_meta)
         self.guard = guard
         self._route_check = route_check
+        self._availability = availability
         self._waiting = BackgroundTasks()
 
     def go(self, call: Call, link: Link) -> Call:
@@ -70,20 +73,12 @@ class Sender(Handler):
                 self._register(call, link)
                 link.send(verdict)
                 return call
-        elif verdict is not HELD and not self._may_wait(verdict, link):
+        elif verdict is not HELD and not self._availability.may_wait(verdict, link):
             return self._refuse(call, verdict)
         self._register(call, link)
         call.deadline = inf  # the time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold
         self._waiting.begin(answer_failures(call, self._send_when_ready(call, link)))
         return call
-
-    def _may_wait(self, refused: Refuse, link: Link) -> bool:
-        return refused.check is CheckNumber.AVAILABILITY and refused.fault is not BUSY and self._may_return_soon(link)
-
-    def _may_return_soon(self, link: Link) -> bool:
-        """A child that ended is started again on demand; one that keeps ending is not waited for."""
-        keeper = self._keepers.get(link.segment)
-        return keeper is not None and keeper.may_return_soon
 
     async def _send_when_ready(self, call: Call, link: Link) -> None:
         if call.after is not None:
@@ -91,8 +86,8 @@ class Sender(Handler):
             if call.done:  # its client left meanwhile, and was given back what it was charged
                 return
         verdict = self.guard.admit(call, link)
-        is_away = not link.is_connected or (isinstance(verdict, Refuse) and self._may_wait(verdict, link))
-        if is_away and self._may_return_soon(link) and not call.done:
+        is_away = not link.is_connected or (isinstance(verdict, Refuse) and self._availability.may_wait(verdict, link))
+        if is_away and self._availability.may_return_soon(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()
             await keeper.usable_within(RESPAWN_WAIT_S)
@@ -126,7 +121,7 @@ class Sender(Handler):
         refused = self.guard.maybe_refusal(call, link, CheckNumber.AVAILABILITY)
         if refused is not None:
             return self._refuse(call, refused)
-        if link.booked >= self.guard.calls_max:
+        if self._availability.is_full(link):
             return self.refuse(call, BUSY)
         self._register(call, link)
         self._waiting.begin(answer_failures(call, self._send_over_user_link(call, link, per_user)))

@@ -55,7 +55,10 @@ class PerUser(Protocol):
     """Every user's own link to a server that wants to know them."""
 
     def ready(self, principal: str) -> "Link | None":
-        """The user's link, when it can be used at once."""
+        """The user's link, when it can be used at once; it counts as used."""
+
+    def maybe_usable(self, principal: str) -> "Link | None":
+        """The same, only looked at."""
 
     async def open(self, principal: str) -> "Link | Consent":
         """The same, however long it takes; or what the user has to agree to first.

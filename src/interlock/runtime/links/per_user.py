@@ -62,10 +62,15 @@ class UserLinks:
         await asyncio.gather(*(keeper.stop() for keeper in keepers), self._ending.finish())
 
     def ready(self, principal: str) -> ServerLink | None:
+        link = self.maybe_usable(principal)
+        if link is not None:
+            self._keepers[principal].used_at = self._connector_parts.clock.now()
+        return link
+
+    def maybe_usable(self, principal: str) -> ServerLink | None:
         keeper = self._keepers.get(principal)
         if keeper is None or keeper.link.standing.state not in USABLE or keeper.own.waits_for_consent:
             return None
-        keeper.used_at = self._connector_parts.clock.now()
         return keeper.link
 
     async def open(self, principal: str) -> ServerLink | Consent:

@@ -11,6 +11,7 @@ from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.budgets import Budgets, is_limited
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
 from interlock.runtime.catalog.routes import ChangedDefinition
+from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.client_tasks import AskedTasks
 from interlock.runtime.dispatch.dispatch import Dispatch
@@ -55,7 +56,8 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     )
     budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
     route_check = RouteCheck(lambda: catalog.namespace)
-    guard = make_guard(route_check, budgets, gate, approvals.anchors, stores.current)
+    availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
+    guard = make_guard(route_check, availability, budgets, gate, approvals.anchors, stores.current)
     redefined = Feed[tuple[ChangedDefinition, ...]]()
     redefined.subscribe(gate.definitions_changed)
     catalog = Catalog(
@@ -90,6 +92,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         clock,
         guard=guard,
         route_check=route_check,
+        availability=availability,
         budgets=budgets,
         gate=gate,
         deciding=deciding,

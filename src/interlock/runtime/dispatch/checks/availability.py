@@ -1,10 +1,13 @@
 """Check 8: is the link there, has it room, and could a driver serve the call where one has to be chosen?"""
 
+from collections.abc import Mapping
+
 from interlock.runtime.calls.call import Call, CallLink
 from interlock.runtime.calls.caller import Principal
 from interlock.runtime.calls.check import CheckNumber, Refuse, Said, Verdict
 from interlock.runtime.calls.refusals import BUSY, maybe_unusable
 from interlock.runtime.catalog.routes import Route
+from interlock.runtime.links.keeper import Keeper
 
 
 class AvailabilityCheck:
@@ -12,9 +15,10 @@ class AvailabilityCheck:
     name = "availability"
     is_common = True
 
-    def __init__(self, calls_max: int) -> None:
-        """`calls_max`: under way at one link."""
-        self._calls_max = calls_max
+    def __init__(self, calls_max: int, keepers: Mapping[str, Keeper]) -> None:
+        """`calls_max`: under way at one link. `keepers`: of every link, by segment."""
+        self.calls_max = calls_max
+        self._keepers = keepers
 
     def applies_to(self, route: Route) -> bool:
         return True
@@ -23,20 +27,36 @@ class AvailabilityCheck:
         refused = maybe_unusable(link.standing)
         if refused is not None:
             return refused
-        if call.booked is not link and self._is_full(link):
+        if call.booked is not link and self.is_full(link):
             return Refuse(self.number, BUSY)
         if call.hold is None or not call.hold.is_waiting:
             return None  # what no person is asked about chooses its driver on its way
         fault = call.availability_fault()
         return None if fault is None else Refuse(self.number, fault)
 
+    def may_wait(self, refused: Refuse, link: CallLink) -> bool:
+        """Whether a call that this check refused is worth holding until its server is there again."""
+        return refused.check is self.number and refused.fault is not BUSY and self.may_return_soon(link)
+
+    def may_return_soon(self, link: CallLink) -> bool:
+        """A child that ended is started again on demand; one that keeps ending is not waited for."""
+        keeper = self._keepers.get(link.segment)
+        return keeper is not None and keeper.may_return_soon
+
     def explain(self, route: Route, caller: Principal) -> Verdict:
         link = route.link
         verdict: Said
+        own = link.per_user.maybe_usable(caller.name) if link.per_user is not None else None
+        if own is not None:
+            link = own
         standing, outlook = link.standing, link.maybe_outlook(route.original)
-        if maybe_unusable(standing) is not None:
-            verdict, reason = "refuse", standing.reason or standing.state.value
-        elif self._is_full(link):
+        if link.per_user is not None and not self.is_full(link):
+            verdict, reason = "later", f"the call opens a connection of {caller.name}'s own, or asks for consent"
+        elif maybe_unusable(standing) is not None:
+            reason = standing.reason or standing.state.value
+            verdict = "later" if self.may_return_soon(link) else "refuse"
+            reason += "; a call waits a short while for it" if verdict == "later" else ""
+        elif self.is_full(link):
             verdict, reason = "refuse", f"link_busy: {link.booked} calls are under way"
         elif outlook is not None:
             verdict, reason = "pass" if outlook.available else "refuse", outlook.reason
@@ -44,5 +64,5 @@ class AvailabilityCheck:
             verdict, reason = "pass", standing.reason or standing.state.value
         return Verdict(check=self.number, name=self.name, verdict=verdict, reason=reason)
 
-    def _is_full(self, link: CallLink) -> bool:
-        return link.booked >= self._calls_max
+    def is_full(self, link: CallLink) -> bool:
+        return link.booked >= self.calls_max
