@@ -44,7 +44,7 @@ def make_driver_parts(
     )
 
     def open_registry(plan: Plan) -> "tuple[Registry, DriverService]":
-        from interlock.runtime.drivers.registry.wiring import open_registry
+        from interlock.runtime.drivers.registry.registry_parts import open_registry
 
         return open_registry(
             plan,

@@ -104,11 +104,16 @@ class Endpoints:
 
     async def _serve_public(self) -> None:
         plan = self._plan
+        public = self._public
+
+        class PublicProtocol(McpProtocol):  # uvicorn makes one for each connection
+            endpoint = public
+
         documents = self._bearers.documents() if self._bearers is not None else {}
         await self._serve(
             public_app(self._is_ready, documents | self._credentials.documents(), self._subservers),
             self._sockets.public,
-            http=type("PublicProtocol", (McpProtocol,), {"endpoint": self._public}),
+            http=PublicProtocol,
             ws_max_size=plan.limits.message_bytes,
             ws_ping_interval=None,  # the pipe's matter
             ws_per_message_deflate=False,
