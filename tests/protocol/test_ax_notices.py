@@ -78,6 +78,32 @@ def test_the_rate_is_settable_and_each_subserver_has_its_own() -> None:
     assert len(drain(loud, until=1.0)) == 5
 
 
+@pytest.mark.req("AX-12-2", "AX-12-3")
+def test_of_one_subject_the_latest_waits_in_the_order_of_arrival() -> None:
+    drops = Drops()
+    gate = NoticeGate("leaf", drops, per_s=1)
+    flood(gate, 2, 0)
+    for n, subject in ((2, "a"), (3, "b"), (4, None), (5, "a"), (6, None), (7, "a")):
+        assert gate.receive(EVENT, number(n), 0, subject) == []
+    assert numbers([one for _, one in drain(gate)]) == [1, 3, 4, 6, 7]
+    assert (drops.total, drops.by_segment) == (2, {"leaf": 2})
+
+
+@pytest.mark.req("AX-12-3")
+def test_a_subject_with_endless_news_is_heard_of_beside_a_flood() -> None:
+    """What is newer is last in order: were it always to take the place of what waits, none would ever go."""
+    gate = NoticeGate("leaf", Drops(), per_s=10, buffer_max=20)
+    heard: Release = []
+    for step in range(10_000):
+        now = step / 1000
+        heard += gate.receive(EVENT, number(step), now, "busy")
+        heard += gate.receive("notifications/other", number(step), now)
+    arrived = numbers(heard)
+    assert arrived == sorted(set(arrived))
+    waits = [after - before for before, after in itertools.pairwise(arrived)]
+    assert max(waits) <= 4000
+
+
 @pytest.mark.parametrize("wrong", [{"per_s": 0}, {"per_s": -1}, {"buffer_max": 0}])
 def test_a_rate_or_a_buffer_of_nothing_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least 1"):

@@ -49,6 +49,7 @@ class Leaf:
         }
         self.heard: list[dict[str, Any]] = []  # every message of the node, in order
         self.answer: Callable[[dict[str, Any]], Any] = self._plain
+        self.offers: dict[str, Any] = {}  # capabilities beside its tools
         self.mute: set[str] = set()  # methods it never answers
         self.refuses: set[str] = set()
         self.closed: tuple[int, str] | None = None
@@ -143,7 +144,7 @@ class Leaf:
             pass
         elif method == "server/discover":
             tools = {"listChanged": True} if self._list_changed else {}
-            result = {"supportedVersions": [MODERN], "capabilities": {"tools": tools}, "ttlMs": 0}
+            result = {"supportedVersions": [MODERN], "capabilities": {"tools": tools, **self.offers}, "ttlMs": 0}
             result["cacheScope"] = "private"
         elif method == "tools/list":
             at = int(params.get("cursor", "0"))

@@ -1,5 +1,6 @@
 """Notifications of subservers on their way up a tree (MCP-AX 12)."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,114 @@ async def test_the_rate_is_a_setting(tmp_path: Path) -> None:
         assert ticks(client, "loud") == list(range(5))
         await move(0.61)
         assert ticks(client, "loud") == list(range(8))
+
+
+PROGRESS = "notifications/progress"
+NEWS = "notifications/tasks"
+TASKS = "io.modelcontextprotocol/tasks"
+
+
+async def progressing(client: Client, leaf: Leaf, token: str) -> tuple[Any, asyncio.Future[Any]]:
+    """A call that waits for `answered`; and the token its server knows."""
+    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def wait() -> Any:
+        return await answered
+
+    leaf.answer = lambda params: wait()
+    client.begin("tools/call", {"name": f"{leaf.segment}.read", "arguments": {}}, {"progressToken": token})
+    await turns()
+    return leaf.heard[-1]["params"]["_meta"]["progressToken"], answered
+
+
+def progress(client: Client, token: str) -> list[int]:
+    return [one["progress"] for one in client.heard(PROGRESS) if one["progressToken"] == token]
+
+
+@pytest.mark.req("AX-12-3")
+@still
+async def test_progress_above_the_rate_is_coalesced_per_call_and_the_loss_is_counted(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        loud, quiet = [
+            await node.leaf(name, tools=[tool("read")], heartbeat_interval_ms=0).joined() for name in ("loud", "quiet")
+        ]
+        client = await hearing(node)
+        one, first = await progressing(client, loud, "one")
+        two, second = await progressing(client, loud, "two")
+        other, third = await progressing(client, quiet, "other")
+        for number in range(120):
+            loud.notify(PROGRESS, {"progressToken": one, "progress": number})
+        loud.notify(TICK, {"n": 0})
+        for number in range(10):
+            loud.notify(PROGRESS, {"progressToken": two, "progress": number})
+            quiet.notify(PROGRESS, {"progressToken": other, "progress": number})
+        await turns()
+        assert progress(client, "one") == list(range(100))
+        assert progress(client, "two") == []
+        assert progress(client, "other") == list(range(10))
+        await move(0.05)
+        assert progress(client, "one") == [*range(100), 119]
+        assert progress(client, "two") == [9]
+        order = [one["params"].get("progressToken", "tick") for one in client.told]
+        assert [one for one in order if one != "other"][-3:] == ["one", "tick", "two"]
+        assert await dropped(node) == {"total": 28, "by_segment": {"loud": 28}}
+        assert client.heard(OVERFLOW) == []
+        for answered in (first, second, third):
+            answered.set_result({"content": []})
+        await turns()
+
+
+@pytest.mark.req("AX-12-3")
+@still
+async def test_news_of_tasks_above_the_rate_are_coalesced_per_task(tmp_path: Path) -> None:
+    async with house(tmp_path, "[ax]\nnotify_per_s = 5\n") as node:
+        leaf = node.leaf("loud", tools=[tool("job")], heartbeat_interval_ms=0)
+        leaf.offers = {"extensions": {TASKS: {}}}
+        await leaf.joined()
+        at = "2026-11-17T00:00:00Z"
+        state = {"taskId": "t1", "status": "working", "createdAt": at, "lastUpdatedAt": at, "ttlMs": None}
+        leaf.answer = lambda params: {"resultType": "task", **state}
+        client = node.client()
+        declared = {"io.modelcontextprotocol/clientCapabilities": {"extensions": {TASKS: {}}}}
+        made = await client.request("tools/call", {"name": "loud.job", "arguments": {}}, meta=declared)
+        ours = made["result"]["taskId"]
+        client.begin("subscriptions/listen", {"notifications": {"taskIds": [ours]}}, declared)
+        await turns()
+        for number in range(20):
+            leaf.notify(NEWS, {**state, "statusMessage": str(number)})
+        await turns()
+        assert [one["statusMessage"] for one in client.heard(NEWS)] == ["0", "1", "2", "3", "4"]
+        await move(5.0)
+        assert [one["statusMessage"] for one in client.heard(NEWS)] == ["0", "1", "2", "3", "4", "19"]
+        assert await dropped(node) == {"total": 14, "by_segment": {"loud": 14}}
+
+
+@pytest.mark.req("AX-12-3")
+@still
+async def test_progress_that_its_answer_overtook_is_counted_and_goes_to_no_other_call(tmp_path: Path) -> None:
+    async with house(tmp_path, "[ax]\nnotify_per_s = 1\n") as node:
+        leaf = await node.leaf("loud", tools=[tool("read")], heartbeat_interval_ms=0).joined()
+        client = await hearing(node)
+        token, answered = await progressing(client, leaf, "mine")
+        for number in range(3):
+            leaf.notify(PROGRESS, {"progressToken": token, "progress": number})
+        answered.set_result({"content": []})
+        await move(5.0)
+        assert progress(client, "mine") == [0]
+        assert await dropped(node) == {"total": 2, "by_segment": {"loud": 2}}
+
+
+@pytest.mark.req("AX-12-3")
+@still
+async def test_progress_of_no_call_takes_nothing_from_the_rate(tmp_path: Path) -> None:
+    async with house(tmp_path, "[ax]\nnotify_per_s = 1\n") as node:
+        leaf = await node.leaf("loud", tools=[tool("read")], heartbeat_interval_ms=0).joined()
+        client = await hearing(node)
+        for odd in (None, {}, {"progressToken": 10**30}, {"progressToken": "x"}, {"progressToken": [1]}):
+            leaf.notify(PROGRESS, odd)
+        leaf.notify(TICK, {"n": 7})
+        await turns()
+        assert ticks(client, "loud") == [7]
 
 
 @pytest.mark.req("AX-12-3")

@@ -1,14 +1,14 @@
 """Notifications on their way up (MCP-AX 12): held to a rate per subserver, and told apart by where they come from.
 
 `NoticeGate` is the engine: notifications in, with the time; what may go up comes back in the order it arrived. It never
-looks into a notification, so it cannot wait for a causal parent. `prefix` marks one with its origin; all it does not
-have to change stays the bytes it came in. Notices of overflow that come from below are notifications like any other:
-were they exempt, a flood could be dressed as them.
+looks into a notification, so it cannot wait for a causal parent; its caller names the subject of what may be coalesced.
+`prefix` marks one with its origin; all it does not have to change stays the bytes it came in. Notices of overflow that
+come from below are notifications like any other: were they exempt, a flood could be dressed as them.
 """
 
 import re
-from collections import deque
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 import msgspec
@@ -32,6 +32,7 @@ PER_S: Final = 100  # MCP-AX 12
 BUFFER_MAX: Final = 1000  # MCP-AX 12
 BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024  # a thousand of the largest messages would be too much
 OVERFLOW_S: Final = 1.0  # at most one notice of overflow in this time
+COALESCE_S: Final = 1.0  # for how long newer news of one subject takes the place of what waits
 SEGMENTS_COUNTED_MAX: Final = 10_000
 REFUSED_MAX: Final = 100  # tools named in one tools_refused; `total` says how many there are
 REFUSED_NAME_MAX: Final = 128
@@ -80,15 +81,17 @@ class NoticeGate:
         self._cost_ns = max(1, _NS // per_s)
         self._burst_ns = (per_s - 1) * self._cost_ns
         self._full_at_ns = -_NS * 10**9  # when the bucket, left alone, is full again; before any clock begins
-        self._waiting: deque[Notice] = deque()
+        self._waiting: OrderedDict[int, tuple[Notice, Hashable]] = OrderedDict()  # by arrival, with their subjects
+        self._arrivals = 0
+        self._news: dict[Hashable, tuple[int, int]] = {}  # subject -> the arrival that waits, and since when one does
         self._waiting_bytes = 0
         self._changed: dict[str, Raw] = {}  # list_changed by method: a flag, not a queue
         self._gap = 0  # dropped and not yet told
         self._gap_since_ns = 0
         self._told_ns: int | None = None
 
-    def receive(self, method: str, params: Raw, now: float) -> Release:
-        """What may go up now that this has come; mostly itself."""
+    def receive(self, method: str, params: Raw, now: float, subject: Hashable = None) -> Release:
+        """What may go up now that this has come; mostly itself. Of one `subject` the latest waits."""
         if method == CANCELLED:
             return [Notice(method, params)]  # it takes a question back, and is bounded by the questions
         now_ns = _ns(now)
@@ -96,7 +99,10 @@ class NoticeGate:
         if method in _CHANGED:
             self._changed[method] = notice.params
             return self._release(now_ns)
-        self._waiting.append(notice)
+        self._arrivals += 1
+        if subject is not None:
+            self._coalesce(subject, now_ns)
+        self._waiting[self._arrivals] = (notice, subject)
         self._waiting_bytes += _size(notice)
         released = self._release(now_ns)
         while len(self._waiting) > self._buffer_max or self._waiting_bytes > BUFFER_BYTES_MAX:
@@ -121,16 +127,35 @@ class NoticeGate:
                 released.append(Notice(method, self._changed.pop(method)))
             else:
                 self._tell_gap(now_ns, released)
-                notice = self._waiting.popleft()
-                self._waiting_bytes -= _size(notice)
-                released.append(notice)
+                released.append(self._take_oldest())
         if not self._waiting:
             self._tell_gap(now_ns, released)
         return released
 
-    def _drop_oldest(self, now_ns: int) -> None:
-        self._waiting_bytes -= _size(self._waiting.popleft())
+    def _coalesce(self, subject: Hashable, now_ns: int) -> None:
+        """Drops what waits, unless its subject has waited long: newer news, last in order, would keep it for ever."""
+        before, since_ns = self._news.get(subject, (0, now_ns))
+        if before and now_ns - since_ns < _ns(COALESCE_S):
+            self._waiting_bytes -= _size(self._waiting.pop(before)[0])
+            self.count_lost()
+        else:
+            since_ns = now_ns
+        self._news[subject] = (self._arrivals, since_ns)
+
+    def count_lost(self) -> None:
+        """The caller found that a notification has no receiver any more."""
         self._drops.count(self._segment)
+
+    def _take_oldest(self) -> Notice:
+        arrival, (notice, subject) = self._waiting.popitem(last=False)
+        self._waiting_bytes -= _size(notice)
+        if subject is not None and self._news[subject][0] == arrival:
+            del self._news[subject]
+        return notice
+
+    def _drop_oldest(self, now_ns: int) -> None:
+        self._take_oldest()
+        self.count_lost()
         if not self._gap:
             self._gap_since_ns = now_ns
         self._gap += 1

@@ -283,6 +283,9 @@ class ConnectedLink(Link):
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
         self._count_notification()
+        self._take_notification(message, origin)
+
+    def _take_notification(self, message: Notification, origin: Pending | None) -> None:
         method = message.method
         if method == PROGRESS:
             params = decode_object(message.params)

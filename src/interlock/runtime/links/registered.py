@@ -23,10 +23,10 @@ from interlock.protocol.ax.notifications import Notice, NoticeGate, Overflow, Re
 from interlock.protocol.ax.registration.liveness import Liveness
 from interlock.protocol.ax.registration.sessions import Session
 from interlock.protocol.ax.route import CURSOR, ROUTE
-from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.jsonrpc.codec import decode_object, encode_value
 from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.protocol.mcp.eras import Era
-from interlock.protocol.mcp.meta import RAW_EMPTY, UNCHANGED_KEYS
+from interlock.protocol.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
@@ -54,11 +54,13 @@ from interlock.runtime.links.pipes import PipeOwner, Trouble, Undelivered
 log = logging.getLogger("interlock.ax")
 
 AX_PREFIX: Final = "mcpax/"
-# For one caller, or about one question: not passed on to others.
-_OF_A_CALL: Final = frozenset((PROGRESS, ACKNOWLEDGED, CANCELLED, TASK_STATUS, TASK_NEWS))
+_OF_A_QUESTION: Final = frozenset((ACKNOWLEDGED, CANCELLED))  # bounded by the questions, and not passed on to others
+# For one caller: of one call or task the latest counts.
+_NEWS: Final = {PROGRESS: PROGRESS_TOKEN, TASK_STATUS: "taskId", TASK_NEWS: "taskId"}
 _PLAIN: Final = frozenset((*CHANGES, RESOURCE_UPDATED, ELICITATION_COMPLETE))
 LAID_MAX: Final = 1024  # of what is remembered of how `_meta` goes down
 LAID_BYTES_MAX: Final = 2048
+TOKEN_DIGITS_MAX: Final = 18  # of a progress token, which is the number of a request of ours
 _PASSING: Final = UNCHANGED_KEYS | {ROUTE, CURSOR}  # the two are ours, laid over what came
 _CAPABILITIES: Final = ("tools", "resources", "prompts", "completions")
 
@@ -166,8 +168,11 @@ class RegisteredLink(ConnectedLink):
             super()._on_request(request, origin)
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
-        if message.method in _OF_A_CALL:
+        if message.method in _OF_A_QUESTION:
             super()._on_notification(message, origin)
+            return
+        if message.method in _NEWS:
+            self._on_news(message)
             return
         if message.method in (HEARTBEAT, DEREGISTER):
             self._registrar.on_ax_notification(self, message)
@@ -179,20 +184,52 @@ class RegisteredLink(ConnectedLink):
         self._let_through(self._gate.receive(message.method, message.params, self._clock.now()))
         self._arm()
 
+    def _on_news(self, message: Notification) -> None:
+        """Progress of a call, or what became of a task: held to the rate like the others, and coalesced above it."""
+        self._count_notification()
+        named = (decode_object(message.params) or {}).get(_NEWS[message.method])
+        if named is None:
+            self.stray += 1
+            return
+        subject = bytes(named)
+        if message.method == PROGRESS:
+            call = self._maybe_progressing(subject)
+            if isinstance(call, Call):
+                call.progressed = True  # it lives, whenever its caller hears of it
+            elif not self.tasks:
+                self.stray += 1
+                return
+        now = self._clock.now()
+        self._let_through(self._gate.receive(message.method, message.params, now, (message.method, subject)))
+        self._arm()
+
+    def _maybe_progressing(self, token: bytes) -> Pending | None:
+        return self.in_flight.get(int(token)) if token.isdigit() and len(token) <= TOKEN_DIGITS_MAX else None
+
+    def _tell_news(self, notice: Notice) -> None:
+        if notice.method == PROGRESS and not self.tasks:
+            named = (decode_object(notice.params) or {}).get(PROGRESS_TOKEN)
+            if named is None or self._maybe_progressing(bytes(named)) is None:
+                self._gate.count_lost()  # the answer overtook what waited
+                return
+        self._take_notification(Notification(notice.method, notice.params), None)
+
     def _let_through(self, released: Release) -> None:
         for one in released:
             if isinstance(one, Overflow):
                 since = rfc3339(self._clock.wall() - (self._clock.now() - one.since))
                 notice = overflow(self.segment, one.dropped, since, str(uuid.uuid4()))
                 self._registrar.on_notice(self, notice)
+            elif one.method in _NEWS:
+                self._tell_news(one)
             elif one.method in _PLAIN:
-                super()._on_notification(Notification(one.method, one.params), None)
+                self._take_notification(Notification(one.method, one.params), None)
             else:
                 marked = prefix(one, self.segment, aggregator=self.offer.is_aggregator)
                 if marked is None:
                     self.stray += 1
                 elif marked.method == LOG_MESSAGE:
-                    super()._on_notification(Notification(marked.method, marked.params), None)
+                    self._take_notification(Notification(marked.method, marked.params), None)
                 else:
                     self._registrar.on_notice(self, marked)
 
