@@ -13,10 +13,23 @@ from bench import cells, contestants, contracts, crowds, forest, guards, hops, i
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
-from bench.report import BUSY_LOAD, CONTRACTS, ONE_CORE, TWO_CORES, Report, Section, markdown, missed, tables
+from bench.report import (
+    BUSY_LOAD,
+    CONTRACTS,
+    ONE_CORE,
+    REAL_HEADS,
+    SAME_HEAD,
+    TWO_CORES,
+    Report,
+    Section,
+    markdown,
+    missed,
+    tables,
+)
 
 SECTIONS = (
     "calls",
+    "heads",
     "legacy",
     "latency",
     "lists",
@@ -52,7 +65,10 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
             sections.append(Section(name=name, title=title, job=job, figures=list(figures.values())))
 
     sections: list[Section] = []
-    section("calls", "tools/call, 2026-07-28", fast, Job(port=0, warmup=calls(2000), count=calls(20000)))
+    ordinary = Job(port=0, warmup=calls(2000), count=calls(20000))
+    section("calls", "tools/call, 2026-07-28", fast, ordinary)
+    for title, heads in ((SAME_HEAD, "same"), (REAL_HEADS, "real")):
+        section("heads", title, fast, msgspec.structs.replace(ordinary, heads=heads))
     section(
         "legacy",
         "tools/call, 2025-11-25 with a session",

@@ -11,10 +11,13 @@ import asyncio
 import sys
 import time
 from array import array
+from typing import Literal
 
 import httptools
 import msgspec
 import uvloop
+
+from bench.heads import PLAIN, REAL, HeadSet, HeadWriter
 
 FIRST_ID = 1_000_000_000  # ids keep their width
 LENGTHS = 32  # arguments come in so many lengths: no two calls in a row have the same head, as with real clients
@@ -32,6 +35,7 @@ class Job(msgspec.Struct):
     method: str = "tools/call"
     name: str = "echo"
     token: str | None = None
+    heads: Literal["same", "lengths", "real"] = "lengths"  # what differs between requests: see bench.heads
     connections: int = 16
     warmup: int = 1000
     count: int = 10000
@@ -54,48 +58,41 @@ class Failed(Exception):
 class Request:
     """The bytes of a request, around its id."""
 
-    def __init__(self, job: Job, session: bytes = b"") -> None:
+    def __init__(self, job: Job, wanted: HeadSet, session: bytes = b"") -> None:
         call = job.method == "tools/call"
         self.call = b'"name":"%b","arguments":{"count":3,"text":"' % job.name.encode() if call else b""
         self.before = b'{"jsonrpc":"2.0","id":'
         self.method = job.method.encode()
         self.meta = [META] if job.era == "modern" else []
-        version = b"2026-07-28" if job.era == "modern" else b"2025-11-25"
-        headers = [
-            b"POST %b HTTP/1.1" % job.path.encode(),
-            b"host: 127.0.0.1:%d" % job.port,
-            b"content-type: application/json",
-            b"accept: application/json, text/event-stream",
-            b"mcp-protocol-version: %b" % version,
-        ]
+        mcp = [b"mcp-protocol-version: %b" % (b"2026-07-28" if job.era == "modern" else b"2025-11-25")]
         if job.era == "modern":
-            headers.append(b"mcp-method: %b" % job.method.encode())
+            mcp.append(b"mcp-method: %b" % job.method.encode())
             if call:
-                headers.append(b"mcp-name: %b" % job.name.encode())
+                mcp.append(b"mcp-name: %b" % job.name.encode())
         if session:
-            headers.append(b"mcp-session-id: %b" % session)
-        if job.token is not None:
-            headers.append(b"authorization: Bearer %b" % job.token.encode())
-        self.headers = headers
-        texts = [b"hello, world".ljust(12 + number, b".") for number in range(LENGTHS)]
+            mcp.append(b"mcp-session-id: %b" % session)
+        self.writer = HeadWriter(wanted, job.path, b"127.0.0.1:%d" % job.port, job.token, mcp)
+        lengths = 1 if job.heads == "same" else LENGTHS
+        texts = [b"hello, world".ljust(12 + number, b".") for number in range(lengths)]
         self.variants = [self.around([self.call + text + b'"}'] if call else []) for text in texts]
 
-    def around(self, params: list[bytes]) -> tuple[bytes, bytes]:
-        """What comes before the body's id and what after it."""
-        after = b',"method":"%b","params":{%b}}' % (self.method, b",".join([*params, *self.meta]))
-        length = len(self.before) + len(str(FIRST_ID)) + len(after)
-        return b"\r\n".join([*self.headers, b"content-length: %d" % length, b"", b""]), after
+    def around(self, params: list[bytes]) -> bytes:
+        """What comes after the body's id."""
+        return b',"method":"%b","params":{%b}}' % (self.method, b",".join([*params, *self.meta]))
 
-    def bytes(self, number: int, cursor: bytes = b"") -> bytes:
-        head, after = self.around([b'"cursor":"%b"' % cursor]) if cursor else self.variants[number % LENGTHS]
-        return b"%b%b%d%b" % (head, self.before, number, after)
+    def pieces(self, number: int, cursor: bytes = b"") -> tuple[bytes, ...]:
+        """What is written, piece by piece."""
+        after = self.around([b'"cursor":"%b"' % cursor]) if cursor else self.variants[number % len(self.variants)]
+        body = b"%b%d%b" % (self.before, number, after)
+        head = self.writer.head(len(body), number)
+        return (head, body) if self.writer.is_body_apart else (head + body,)
 
 
 class Run:
     """One burst of requests over all connections."""
 
-    def __init__(self, request: Request, count: int) -> None:
-        self.request, self.left, self.next_id = request, count, FIRST_ID
+    def __init__(self, count: int) -> None:
+        self.left, self.next_id = count, FIRST_ID
         self.open = 0
         self.latencies = array("q")
         self.answer_bytes = self.pages = self.tools = 0
@@ -109,6 +106,9 @@ class Run:
 class Connection(asyncio.Protocol):
     run: Run
     busy = False
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
@@ -132,7 +132,13 @@ class Connection(asyncio.Protocol):
         self.busy = True
         self.read = self.pages = self.tools = 0
         self.started = time.perf_counter_ns()
-        self.transport.write(run.request.bytes(self.number))
+        self.write(self.request.pieces(self.number))
+
+    def write(self, pieces: tuple[bytes, ...]) -> None:
+        """Each piece in a turn of its own, so that it is a packet of its own."""
+        self.transport.write(pieces[0])
+        for piece in pieces[1:]:
+            asyncio.get_running_loop().call_soon(self.transport.write, piece)
 
     def data_received(self, data: bytes) -> None:
         self.parser.feed_data(data)
@@ -152,10 +158,10 @@ class Connection(asyncio.Protocol):
         self.parser = httptools.HttpResponseParser(self)
         self.read += len(body)
         self.pages += 1
-        if run.request.method == b"tools/list":
+        if self.request.method == b"tools/list":
             self.tools += body.count(b'"inputSchema"')
             if cursor := next_cursor(body):
-                self.transport.write(run.request.bytes(self.number, cursor))
+                self.write(self.request.pieces(self.number, cursor))
                 return
         run.latencies.append(ended - self.started)
         run.answer_bytes, run.pages, run.tools = self.read, self.pages, self.tools
@@ -167,8 +173,8 @@ def next_cursor(body: bytes) -> bytes:
     return rest.partition(b'"')[0] if found else b""
 
 
-async def burst(connections: list[Connection], request: Request, count: int) -> tuple[Run, float]:
-    run = Run(request, count)
+async def burst(connections: list[Connection], count: int) -> tuple[Run, float]:
+    run = Run(count)
     run.open = len(connections)
     started = time.perf_counter()
     for connection in connections:
@@ -218,15 +224,16 @@ async def skip_body(reader: asyncio.StreamReader, fields: dict[bytes, bytes]) ->
 async def measure(job: Job) -> Result:
     loop = asyncio.get_running_loop()
     session = await legacy_session(job) if job.era == "legacy" else b""
-    request = Request(job, session)
+    requests = [Request(job, wanted, session) for wanted in (REAL if job.heads == "real" else (PLAIN,))]
     connections = []
-    for _ in range(job.connections):
-        _, connection = await loop.create_connection(Connection, "127.0.0.1", job.port)
+    for number in range(job.connections):
+        request = requests[number % len(requests)]
+        _, connection = await loop.create_connection(lambda request=request: Connection(request), "127.0.0.1", job.port)
         connections.append(connection)
-    await burst(connections, request, job.warmup)
+    await burst(connections, job.warmup)
     print("ready", flush=True)
     await loop.run_in_executor(None, sys.stdin.readline)
-    run, seconds = await burst(connections, request, job.count)
+    run, seconds = await burst(connections, job.count)
     latencies = sorted(run.latencies)
     return Result(
         count=len(latencies),

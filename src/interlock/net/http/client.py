@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from interlock.net.http.answer import Failure, FailureKind, Headers, ResponseSink, header, tls_detail
 from interlock.net.http.connection import HEAD_BYTES_MAX, IDLE_S, Handle, HttpConnection
+from interlock.net.http.known_heads import VaryingLines
 
 __all__ = ["HEAD_BYTES_MAX", "Failure", "FailureKind", "Handle", "Headers", "HttpClient", "ResponseSink", "header"]
 
@@ -55,6 +56,7 @@ class HttpClient:
         "_waiting",
         "_waiting_max",
         "known_heads",
+        "varying",
     )
 
     def __init__(
@@ -92,7 +94,8 @@ class HttpClient:
         self._loop: asyncio.AbstractEventLoop  # that of the first request
         self._drained = asyncio.Event()
         self._closed = False
-        self.known_heads: dict[bytes, tuple[int, Headers, int] | None] = {}
+        self.known_heads: dict[bytes, tuple[int, Headers] | None] = {}
+        self.varying: VaryingLines = ()
 
     def request(self, method: bytes, target: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
         """Send a request. `headers` are whole lines without host and content-length; the caller vouches for them."""

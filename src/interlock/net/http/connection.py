@@ -23,6 +23,7 @@ from interlock.net.http.answer import (
     ends_with_connection,
     tls_detail,
 )
+from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
 
 HEAD_BYTES_MAX = 65536  # of header lines, informational answers and trailers; common servers stop at 8 to 64 KiB
 IDLE_S = 30.0  # below the 60 to 75 s after which most servers and balancers drop an idle connection
@@ -66,8 +67,9 @@ class Handle(msgspec.Struct, eq=False):
 
 
 class ConnectionOwner(Protocol):
-    # Head bytes -> status, headers and length of the body behind them, or None: seen once, and perhaps never again.
-    known_heads: dict[bytes, tuple[int, Headers, int] | None]
+    # Key of a head -> its status and headers, or None: seen once, and perhaps never again.
+    known_heads: dict[bytes, tuple[int, Headers] | None]
+    varying: VaryingLines  # of this server's heads
 
     @property
     def has_plenty(self) -> bool:
@@ -80,8 +82,8 @@ class ConnectionOwner(Protocol):
         """The connection is closed; its request, if it had one, has ended."""
 
 
-KNOWN_HEAD_BYTES_MAX = 2048
 KNOWN_HEADS_MAX = 256
+_BODILESS = (204, 304)  # whatever length their heads name
 _NOT_PLAIN = frozenset((b"transfer-encoding", b"keep-alive", b"upgrade"))
 
 
@@ -181,13 +183,15 @@ class HttpConnection(asyncio.Protocol):
         if self._untouched:
             self._untouched = False
             end = data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
-            known = self._owner.known_heads.get(data[:end]) if end > 0 else None
-            if known is not None and len(data) == end + 4 + known[2] and not call.head_only:
-                sink = call.sink
-                self._finish(call, True)
-                if sink is not None:
-                    sink.on_answer(known[0], known[1], data[end + 4 :])
-                return
+            if end > 0:
+                key, length = read_key(data, end, self._owner.varying)
+                known = self._owner.known_heads.get(key)
+                if known is not None and len(data) == end + 4 + length and not call.head_only:
+                    sink = call.sink
+                    self._finish(call, True)
+                    if sink is not None:
+                        sink.on_answer(known[0], known[1], data[end + 4 :])
+                    return
             self._status = self._unproductive = 0
             self._body = b""
             self._streaming = self._announced = self._complete = False
@@ -217,17 +221,19 @@ class HttpConnection(asyncio.Protocol):
         A server begins answer after answer with the same bytes; what the parser made of them holds for all of them.
         One that numbers its answers does not: a head is studied when it comes for the second time.
         """
-        known, head = self._owner.known_heads, data[:end]
-        if head not in known:
+        owner = self._owner
+        known = owner.known_heads
+        owner.varying = varying_lines(data[:end])
+        key, length = read_key(data, end, owner.varying)
+        if key not in known:
             if len(known) >= KNOWN_HEADS_MAX:
                 known.clear()
-            known[head] = None
+            known[key] = None
             return
-        fields = {name.lower(): value for name, value in self.headers}
-        length = fields.get(b"content-length", b"")
-        plain = self._persistent and fields.keys().isdisjoint(_NOT_PLAIN)
-        if plain and length.isdigit() and len(data) == end + 4 + int(length):
-            known[head] = (self._status, self.headers, int(length))
+        names = {name.lower() for name, _ in self.headers}
+        plain = self._persistent and names.isdisjoint(_NOT_PLAIN) and self._status not in _BODILESS
+        if plain and len(data) == end + 4 + length:
+            known[key] = (self._status, self.headers)
 
     def eof_received(self) -> None:
         self._on_ended(None)

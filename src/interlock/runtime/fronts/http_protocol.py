@@ -4,8 +4,8 @@ A tools/call costs no task, no scope and no receive/send pair this way; uvicorn 
 connection and the shutdown. Everything that is not an MCP path falls through to the ASGI application. Idle, slow and
 stuck connections are found by one sweep of the endpoint, not by a timer each.
 
-A client on a keep-alive connection begins request after request with the same bytes. What httptools made of such a head
-is remembered by those bytes, and a request that comes whole behind a known head skips the parser.
+A client on a keep-alive connection begins request after request with the same head, but for the body's length and
+trace ids. What httptools made of such a head is remembered, and a request behind a known head skips the parser.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
 from interlock.protocol.net.address_scope import IpAddress, is_loopback
 from interlock.runtime.fronts.exchange import Exchange, Head
 from interlock.runtime.fronts.trusted_proxies import TrustedProxies, address_of
@@ -23,7 +24,6 @@ from interlock.runtime.fronts.trusted_proxies import TrustedProxies, address_of
 HEAD_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 200
 PIPELINED_MAX: Final = 16
-KNOWN_HEAD_BYTES_MAX: Final = 2048
 KNOWN_HEADS_MAX: Final = 4096
 NOW: Final = -1.0  # the next sweep says when that was: asking the clock for every answer is dear
 OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
@@ -32,8 +32,9 @@ OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 class McpEndpoint(Protocol):
     max_body_bytes: int
     protocols: "set[McpProtocol]"
-    # Head bytes -> what they mean and the length of the body behind them, or None: seen once, and perhaps never again.
-    known_heads: dict[bytes, tuple[Head, int] | None]
+    # Key of a head -> what it means, or None: seen once, and perhaps never again.
+    known_heads: dict[bytes, Head | None]
+    varying: VaryingLines  # of the head learnt last, of any client: most clients of a node are of one kind
 
     proxies: TrustedProxies
 
@@ -68,6 +69,8 @@ class McpProtocol(HttpToolsProtocol):
         self.is_proxy = False  # one of node.trusted_proxies
         self.is_loopback = False  # a program on this machine, which speaks for itself alone
         self.url = b""
+        self._varying = self.endpoint.varying  # of this client's heads
+        self._held = b""  # a known head whose body has not begun to arrive
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -220,16 +223,25 @@ class McpProtocol(HttpToolsProtocol):
             return
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
+        if self._held:
+            data, self._held = self._held + data, b""
         end = -1 if self._mid_message else data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
         if end > 0:
-            known = self.endpoint.known_heads.get(data[:end])
+            key, length = read_key(data, end, self._varying)
+            head = self.endpoint.known_heads.get(key)
             # `cycle is None` is `is_idle` where nothing else has been served here, without asking for it.
             idle = self.exchange is None if self.cycle is None else self.is_idle
-            if known is not None and len(data) == end + 4 + known[1] and idle:
-                self.busy_since = None
-                self.exchange = exchange = Exchange(self, known[0], data[end + 4 :], not self._draining)
-                self.endpoint.serve(exchange)
-                return
+            if head is not None and idle and length <= self.endpoint.max_body_bytes:
+                missing = end + 4 + length - len(data)
+                if missing == 0:
+                    self.busy_since = None
+                    self.exchange = exchange = Exchange(self, head, data[end + 4 :], not self._draining)
+                    self.endpoint.serve(exchange)
+                    return
+                if missing == length:
+                    self._held = data
+                    self.busy_since = self.loop.time()
+                    return
         if not self._mid_message:
             self._head = _NO_HEAD
         try:
@@ -247,7 +259,7 @@ class McpProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._refuse(431)
-        elif end > 0 and not self._mid_message and self._head is not _NO_HEAD:
+        elif end > 0 and self._head is not _NO_HEAD and not self._refused:
             self._learn(data, end)
 
     def _go_on(self, rest: bytes) -> None:
@@ -282,21 +294,23 @@ class McpProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def _learn(self, data: bytes, end: int) -> None:
-        """Remember a head whose whole request came in one piece and needed nothing special of the parser.
+        """Remember the head of a request that needed nothing special of the parser.
 
-        At its second coming: the first heads of a session, and those with a trace id, come once.
+        At its second coming: the first heads of a session, and those with ids of their own making, come once.
         """
         head = self._head
-        length = head.headers.get(b"content-length", b"")
-        plain = head.method == b"POST" and head.keep and b"transfer-encoding" not in head.headers
-        if plain and length.isdigit() and len(data) == end + 4 + int(length) and b"expect" not in head.headers:
-            known, written = self.endpoint.known_heads, data[:end]
-            if written in known:
-                known[written] = (head, int(length))
+        if head.method != b"POST" or not head.keep or not _SPECIAL.isdisjoint(head.headers):
+            return
+        self._varying = self.endpoint.varying = varying_lines(data[:end])
+        key, length = read_key(data, end, self._varying)
+        if length >= 0 and len(data) <= end + 4 + length:
+            known = self.endpoint.known_heads
+            if key in known:
+                known[key] = head
             else:
                 if len(known) >= KNOWN_HEADS_MAX:
                     known.clear()
-                known[written] = None
+                known[key] = None
 
     @property
     def is_idle(self) -> bool:
@@ -323,6 +337,7 @@ class McpProtocol(HttpToolsProtocol):
             self.exchange.keep = False
 
 
+_SPECIAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 _NO_HEAD: Final = Head(b"", b"", [], False, True)
 
 

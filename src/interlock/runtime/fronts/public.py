@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.config.plan import AccessRule, Plan
+from interlock.net.http.known_heads import VaryingLines
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
@@ -92,7 +93,8 @@ class PublicEndpoint:
         self.max_body_bytes = plan.limits.message_bytes
         self._who_needs_none = plan.auth.anonymous
         self._admit_by(plan)
-        self.known_heads: dict[bytes, tuple[Head, int] | None] = {}
+        self.known_heads: dict[bytes, Head | None] = {}
+        self.varying: VaryingLines = ()
         self._inspector = HeadInspector(plan)
         self.protocols: set[McpProtocol] = set()
         self.sse_streams: dict[str, SseStream] = {}
