@@ -45,17 +45,18 @@ def reason(answer: Answer) -> str:
 # Keys
 
 
-def test_a_new_key_is_found_and_a_made_up_one_is_not_looked_for_again_and_again(
+def test_made_up_keys_are_not_looked_for_again_and_again_nor_delay_a_rotated_one(
     corp: Authority, tmp_path: Path
 ) -> None:
-    with protected_node(tmp_path, corp) as node:
+    with protected_node(tmp_path, corp) as node, concurrent.futures.ThreadPoolExecutor(10) as pool:
         assert echo(node, corp.token()).status == 200
+        made_up = [corp.token(signer=["EdDSA", f"made-up-{number}"]) for number in range(10)]
+        assert reason(echo(node, made_up[0])).endswith("unknown key")
         corp.do("rotate", kid="second")
+        waiting = [pool.submit(echo, node, token) for token in made_up]
         assert echo(node, corp.token()).status == 200
-        assert corp.count("/jwks") == 2
-        for number in range(10):
-            assert reason(echo(node, corp.token(signer=["EdDSA", f"made-up-{number}"]))).endswith("unknown key")
-        assert corp.count("/jwks") == 2
+        assert all(reason(each.result()).endswith("unknown key") for each in waiting)
+        assert corp.count("/jwks") <= 4
         assert reason(echo(node, corp.token(signer=["EdDSA", "first"], sub="late"))).endswith("unknown key")
 
 
@@ -160,6 +161,68 @@ def test_what_the_server_says_of_a_token_is_held_against_it(corp: Authority, tmp
             assert echo(node, corp.opaque(**claims)).status == 401, name
         corp.do("fail", path="/introspect", status=500)
         assert echo(node, corp.opaque()).status == 503
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [], "yes", {}, {"active": "yes"}, {"active": True, "aud": 7}, {"active": True, "exp": "soon"}]
+)
+def test_an_odd_answer_about_a_token_is_no_word_for_it(corp: Authority, tmp_path: Path, answer: Any) -> None:
+    with protected_node(tmp_path, corp, introspection_url=f"{corp.url}/introspect", **ASKED) as node:
+        token = corp.opaque()
+        corp.do("say", token=token, answer=answer)
+        assert "no clear answer" in reason(echo(node, token))
+        assert echo(node, corp.opaque()).status == 200
+
+
+def test_what_cannot_be_read_may_be_another_servers_token_and_is_shown_to_nobody(
+    corp: Authority, tmp_path: Path
+) -> None:
+    header, claims, signature = corp.token().split(".")
+    with protected_node(tmp_path, corp, introspection_url=f"{corp.url}/introspect", **ASKED) as node:
+        unreadable = {
+            "cut claims": f"{header}.{claims[:-9]}.{signature}",
+            "odd claims": corp.token(iss="https://other.example", aud=7),
+            "no claims": f"{header}.A.{signature}",
+            "no header": f"A.{claims}.{signature}",
+            "encrypted": f"{header}.{claims}.{claims}.{claims}.{signature}",
+        }
+        for name, token in unreadable.items():
+            assert reason(echo(node, token)) == "the token cannot be read", name
+        assert corp.count("/introspect") == 0
+        assert reason(echo(node, "one.dot")) == "the token is not active"
+        assert corp.count("/introspect") == 1
+
+
+def test_a_flood_of_made_up_tokens_shuts_out_nobody_from_elsewhere(corp: Authority, tmp_path: Path) -> None:
+    proxy = '[node]\ntrusted_proxies = ["127.0.0.1"]\n'
+    with (
+        protected_node(tmp_path, corp, proxy, introspection_url=f"{corp.url}/introspect", **ASKED) as node,
+        concurrent.futures.ThreadPoolExecutor(4) as pool,
+        contextlib.ExitStack() as opened,
+    ):
+
+        def asking(token: str, source: str) -> bytes:
+            return call("good__echo", {"n": 1}, authorization=f"Bearer {token}", **{"x-forwarded-for": source})
+
+        known, new = corp.opaque(), corp.opaque()
+        assert ask(node, asking(known, "192.0.2.9")).status == 200
+        asked = corp.count("/introspect")
+        corp.do("hold")
+        try:
+            sources = ("2001:db8::1", "2001:db8::2", "2001:db8::ffff:3")  # all of one site
+            flood = [
+                opened.enter_context(Rude(node, 30.0)).send(asking(f"made-up-{number}", sources[number % 3]))
+                for number in range(90)
+            ]
+            wait_for(lambda: corp.count("/introspect") == asked + 2)
+            waiting = pool.submit(ask, node, asking(new, "192.0.2.7"), 30.0)
+            wait_for(lambda: corp.count("/introspect") == asked + 3)
+            assert ask(node, asking(known, "2001:db8::1")).status == 200
+        finally:
+            corp.do("release")
+        assert waiting.result().status == 200
+        statuses = [answer.status for each in flood if (answer := each.response()) is not None]
+        assert (statuses.count(401), statuses.count(503)) == (64, 26)
 
 
 def test_many_requests_with_one_token_are_one_question_and_only_so_much_waits_for_its_answer(

@@ -1,5 +1,6 @@
 """Anchors: which forms of a key are read, what stops the start, and when a key set is fetched."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Sequence
@@ -183,19 +184,21 @@ async def test_a_key_set_is_fetched_when_picked_and_kept_while_fresh() -> None:
     assert server.asked == 2
 
 
-async def test_a_new_key_is_found_and_made_up_ones_are_looked_for_once_a_minute() -> None:
+async def test_a_new_key_is_found_and_made_up_ones_are_looked_for_once_a_second() -> None:
     server, clock = Server("a"), SetClock()
     anchors = Anchors((AnchorPlan(name="corp", jwks=URL),), clock, server.get)
     anchors.load()
     assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
     server.kids = ("b",)
     assert await anchors.judge_signature(lambda _: True, knows("b")) == "corp"
-    for made_up in ("c", "d", "e"):
-        assert isinstance(await anchors.judge_signature(lambda _: True, knows(made_up)), Fault)
+    looked_for = [asyncio.create_task(anchors.judge_signature(lambda _: True, knows(kid))) for kid in ("d", "e", "c")]
+    await asyncio.sleep(0.1)
     assert server.asked == 2
     clock.time += UNKNOWN_KEY_S
     server.kids = ("c",)
-    assert await anchors.judge_signature(lambda _: True, knows("c")) == "corp"
+    *made_up, rotated = await asyncio.gather(*looked_for)
+    assert all(isinstance(verdict, Fault) for verdict in made_up)
+    assert (rotated, server.asked) == ("corp", 3)
 
 
 async def test_without_its_key_set_nothing_is_believed_and_the_refusal_says_to_try_again() -> None:

@@ -8,15 +8,16 @@ import pytest
 from tests.servers.minting import key, mint
 
 from interlock.net.fetch import FetchFailed
-from interlock.protocol.jose.claims import Claims
 from interlock.protocol.jose.errors import Invalid, Reason
 from interlock.protocol.jose.jwks import Jwk
 from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
-from interlock.runtime.access.introspection import BELIEVED_S, REFUSED_MAX, Introspector
+from interlock.runtime.access.introspection import BELIEVED_S, KEPT_S, REFUSED_MAX, Introspector
 from interlock.runtime.access.tokens import KNOWN_MAX, TokenRegistry
+from interlock.runtime.access.verifications import ASKING_MAX, Verifications
 from interlock.runtime.base.store_backends import build_store
 from interlock.runtime.calls.caller import Principal
-from interlock.runtime.trust.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S, KeyRing, Unavailable
+from interlock.runtime.trust.key_sets import BACKOFF_S, FRESH_S, UNKNOWN_KEY_S, KeyRing, Unavailable
+from interlock.runtime.trust.key_sets import KEPT_S as KEYS_KEPT_S
 from interlock.store.tokens import TokenTable
 
 ISSUER = "https://login.example.com"
@@ -48,11 +49,12 @@ class Server:
 
     async def get(self, url: str) -> bytes:
         self.asked.append(url)
+        found = json.dumps(self.documents[url]).encode() if url in self.documents else None
         if self.waiting is not None:
             await self.waiting.wait()
-        if url not in self.documents:
+        if found is None:
             raise FetchFailed("HTTP status 404")
-        return json.dumps(self.documents[url]).encode()
+        return found
 
 
 def token(kid: str) -> Jwt:
@@ -113,21 +115,38 @@ async def test_a_withdrawn_key_is_forgotten_with_the_next_fetch(ring: KeyRing, s
     assert await kid(ring, "a") is Reason.KEY_UNKNOWN
 
 
-async def test_an_unknown_key_is_looked_for_at_most_once_a_minute(
+async def test_made_up_keys_are_looked_for_once_a_second_and_delay_a_rotated_one_no_longer(
     ring: KeyRing, server: Server, clock: SetClock
 ) -> None:
     assert await kid(ring, "a") == "a"
     server.publish("a", "b")
     assert await kid(ring, "b") == "b"  # at once
     assert len(server.asked) == 2
+    looked_for = [asyncio.create_task(kid(ring, name)) for name in ("made-up", "made-up", "another", "c")]
+    await asyncio.sleep(0)
     server.publish("a", "b", "c")
-    for _ in range(20):
-        assert await kid(ring, "c") is Reason.KEY_UNKNOWN
-        clock.time += UNKNOWN_KEY_S / 20 - 0.01
     assert len(server.asked) == 2
-    clock.time += 1
-    assert await kid(ring, "c") == "c"
+    clock.time += UNKNOWN_KEY_S
+    async with asyncio.timeout(UNKNOWN_KEY_S + 5):
+        assert await asyncio.gather(*looked_for) == [*[Reason.KEY_UNKNOWN] * 3, "c"]
     assert len(server.asked) == 3
+
+
+async def test_a_set_that_was_fetched_before_the_question_does_not_answer_it(
+    ring: KeyRing, server: Server, clock: SetClock
+) -> None:
+    assert await kid(ring, "a") == "a"
+    server.waiting = asyncio.Event()
+    made_up = asyncio.create_task(kid(ring, "made-up"))
+    await asyncio.sleep(0.05)
+    assert len(server.asked) == 2
+    server.publish("b")
+    rotated = asyncio.create_task(kid(ring, "b"))
+    await asyncio.sleep(0)
+    server.waiting.set()
+    assert await made_up is Reason.KEY_UNKNOWN
+    clock.time += UNKNOWN_KEY_S
+    assert await rotated == "b"
 
 
 async def test_known_keys_serve_while_the_server_fails_but_not_for_ever(
@@ -135,7 +154,7 @@ async def test_known_keys_serve_while_the_server_fails_but_not_for_ever(
 ) -> None:
     assert await kid(ring, "a") == "a"
     server.documents.clear()
-    clock.time += KEPT_S - 1
+    clock.time += KEYS_KEPT_S - 1
     assert await kid(ring, "a") == "a"
     clock.time += 1
     with pytest.raises(Unavailable):
@@ -203,9 +222,12 @@ class Judge:
     def __init__(self) -> None:
         self.asked = 0
         self.answer: Any = {"active": False}
+        self.waiting: asyncio.Event | None = None
 
     async def post(self, url: str, headers: bytes, body: bytes) -> bytes:
         self.asked += 1
+        if self.waiting is not None:
+            await self.waiting.wait()
         if self.answer is None:
             raise FetchFailed("HTTP status 500")
         return json.dumps(self.answer).encode()
@@ -214,7 +236,14 @@ class Judge:
 def introspector(judge: Judge, clock: SetClock) -> Introspector:
     secret = "s"
     return Introspector(
-        "corp", ISSUER, f"{ISSUER}/introspect", client_id="c", client_secret=secret, post=judge.post, clock=clock
+        "corp",
+        ISSUER,
+        f"{ISSUER}/introspect",
+        client_id="c",
+        client_secret=secret,
+        post=judge.post,
+        verifications=Verifications(),
+        clock=clock,
     )
 
 
@@ -222,26 +251,86 @@ async def test_a_refused_token_is_remembered_a_while_and_no_more_of_them_than_fi
     judge = Judge()
     asking = introspector(judge, clock)
     for _ in range(3):
-        assert await asking.claims("x") == Invalid(Reason.INACTIVE)
+        assert await asking.claims("x", "here") == Invalid(Reason.INACTIVE)
     assert judge.asked == 1
     clock.time += BELIEVED_S
-    await asking.claims("x")
+    await asking.claims("x", "here")
     assert judge.asked == 2
     for number in range(REFUSED_MAX + 10):
-        await asking.claims(f"t{number}")
+        await asking.claims(f"t{number}", "here")
     assert len(asking._refused) == REFUSED_MAX
 
 
-async def test_a_server_that_cannot_be_asked_refuses_nobody_for_good(clock: SetClock) -> None:
+async def test_a_server_that_cannot_be_asked_or_answers_oddly_refuses_nobody_for_good(clock: SetClock) -> None:
     judge = Judge()
     asking = introspector(judge, clock)
-    for judge.answer in (None, [], {"active": "yes"}):
-        with pytest.raises(Unavailable):
-            await asking.claims("x")
+    judge.answer = None
+    with pytest.raises(Unavailable):
+        await asking.claims("x", "here")
+    for judge.answer in ([], {"active": "yes"}, {"active": True, "aud": 7}):
+        assert await asking.claims("x", "here") == Invalid(Reason.UNCLEAR)
     judge.answer = {"active": True, "sub": "alice"}
-    found = await asking.claims("x")
-    assert isinstance(found, Claims)
-    assert found.exp is not None and found.exp > clock.wall()
+    found = await asking.claims("x", "here")
+    assert not isinstance(found, Invalid)
+    claims, believed_s = found
+    assert claims.exp is not None and claims.exp > clock.wall()
+    assert believed_s == BELIEVED_S
+
+
+async def test_a_confirmed_token_stays_believed_while_its_server_cannot_be_asked_but_not_for_ever(
+    clock: SetClock,
+) -> None:
+    judge = Judge()
+    asking = introspector(judge, clock)
+    judge.answer = {"active": True, "sub": "alice"}
+    first = await asking.claims("x", "here")
+    clock.time += BELIEVED_S / 2
+    again = await asking.claims("x", "here")
+    assert not isinstance(first, Invalid) and not isinstance(again, Invalid)
+    assert (judge.asked, again) == (1, (first[0], BELIEVED_S / 2))
+    judge.answer = None
+    clock.time += BELIEVED_S / 2
+    assert await asking.claims("x", "here") == (first[0], BELIEVED_S)
+    clock.time += KEPT_S - BELIEVED_S - 1
+    assert await asking.claims("x", "here") == (first[0], 1)
+    assert judge.asked == 3  # it was asked, each time
+    clock.time += 1
+    with pytest.raises(Unavailable):
+        await asking.claims("x", "here")
+    judge.answer = {"active": False}
+    assert await asking.claims("x", "here") == Invalid(Reason.INACTIVE)
+
+
+@pytest.mark.parametrize(("answer", "reason"), [({"active": False}, Reason.INACTIVE), ([], Reason.UNCLEAR)])
+async def test_a_confirmed_token_that_its_server_confirms_no_more_is_refused(
+    clock: SetClock, answer: Any, reason: Reason
+) -> None:
+    judge = Judge()
+    asking = introspector(judge, clock)
+    judge.answer = {"active": True, "sub": "alice"}
+    await asking.claims("x", "here")
+    clock.time += BELIEVED_S
+    judge.answer = answer
+    assert await asking.claims("x", "here") == Invalid(reason)
+
+
+async def test_a_confirmed_token_is_asked_about_whoever_else_keeps_the_server_busy(clock: SetClock) -> None:
+    judge = Judge()
+    asking = introspector(judge, clock)
+    judge.answer = {"active": True, "sub": "alice"}
+    await asking.claims("x", "here")
+    clock.time += BELIEVED_S
+    judge.waiting = asyncio.Event()
+    async with asyncio.TaskGroup() as flood:
+        made_up = [flood.create_task(asking.claims(f"t{number}", f"source {number}")) for number in range(100)]
+        await asyncio.sleep(0.05)
+        assert judge.asked == 1 + ASKING_MAX
+        again = flood.create_task(asking.claims("x", "here"))
+        await asyncio.sleep(0.05)
+        assert judge.asked == 1 + ASKING_MAX + 1
+        judge.waiting.set()
+    assert judge.asked == 1 + len(made_up) + 1
+    assert not isinstance(again.result(), Invalid)
 
 
 # What is remembered

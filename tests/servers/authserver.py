@@ -130,6 +130,10 @@ class Control:
         self._authority.opaque[token] = {"active": True, "token_type": "Bearer"} | self._authority.claims(**claims)
         return token
 
+    def say(self, token: str, answer: Any) -> None:
+        """What is answered about an opaque token from now on, whatever it is."""
+        self._authority.opaque[token] = answer
+
     def revoke(self, token: str) -> None:
         self._authority.opaque.pop(token, None)
 

@@ -29,6 +29,7 @@ class Reason(enum.Enum):
     KEY_UNFIT = "the key of the token must not be used like this"
     SIGNATURE = "the signature of the token is wrong"
     INACTIVE = "the token is not active"
+    UNCLEAR = "the authorization server gives no clear answer about the token"
 
 
 class Invalid(msgspec.Struct, frozen=True):

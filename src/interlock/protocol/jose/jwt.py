@@ -38,6 +38,11 @@ _decode_header = msgspec.json.Decoder(_Header).decode
 _decode_claims = msgspec.json.Decoder(Claims).decode
 
 
+def is_jose(token: str) -> bool:
+    """Whether a token has the form of a signed or encrypted one (RFC 7515 7.1, RFC 7516 7.1), readable or not."""
+    return token.count(".") in (2, 4)
+
+
 def read_jwt_untrusted(token: str, types: Set[str] = TYPES) -> Jwt | Invalid:
     """`types` are what its `typ` may be, in lower case; "" stands for none."""
     parts = token.split(".")

@@ -16,13 +16,14 @@ from interlock.keys.jwt_verification import check_signature
 from interlock.net.fetch import Fetcher
 from interlock.protocol.jose.claims import SKEW_S, Claims, check, principal_name, role_principals
 from interlock.protocol.jose.errors import Invalid, Reason
-from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.protocol.jose.jwt import Jwt, is_jose, read_jwt_untrusted
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.protocol.oauth.challenge import challenge, is_bearer, maybe_bearer
 from interlock.protocol.oauth.resource import metadata_document, metadata_paths, metadata_url
 from interlock.protocol.oauth.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
-from interlock.runtime.access.introspection import BELIEVED_S, Introspector
+from interlock.runtime.access.introspection import Introspector
 from interlock.runtime.access.refusal import Refusal
+from interlock.runtime.access.verifications import Verifications
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.caller import Caller, Principal, ViewKey, principal_for
@@ -31,7 +32,6 @@ from interlock.runtime.trust.key_sets import KeyRing, Unavailable
 from interlock.store.tokens import PREFIXES
 
 REVERIFY_S: Final = 300.0  # a remembered JWT is looked at again after this, so that withdrawn keys take effect
-UNDER_WAY_MAX: Final = 1024  # tokens being verified at once
 RETRY_AFTER_S: Final = 5
 _IN_URL: Final = "an access token belongs in the Authorization header"
 _OURS: Final = tuple(PREFIXES.values())
@@ -44,7 +44,9 @@ class KnownTokens(Protocol):
 class _Issuer:
     """One authorization server and how its tokens are looked at."""
 
-    def __init__(self, plan: IssuerPlan, resource: str, fetcher: Fetcher, clock: Clock) -> None:
+    def __init__(
+        self, plan: IssuerPlan, resource: str, fetcher: Fetcher, asking: Fetcher, limits: Verifications, clock: Clock
+    ) -> None:
         self.name = plan.name
         self.url = plan.url
         self.audience = plan.audience or resource
@@ -58,7 +60,8 @@ class _Issuer:
                 plan.introspection_url,
                 client_id=plan.client_id or "",
                 client_secret=plan.client_secret or "",
-                post=fetcher.post,
+                post=asking.post,
+                verifications=limits,
                 clock=clock,
             )
         if plan.introspection_url is None or plan.jwks_url is not None:
@@ -80,6 +83,8 @@ class AccessTokens:
     ) -> None:
         """`resource`: the URL that tokens are for, known when the sockets are bound."""
         self._fetcher = Fetcher()
+        self._asking = Fetcher()  # of its own, so that no question about a token waits in front of a key
+        self._verifications = Verifications()
         self._plans = issuers
         self._resource = resource
         self._node_name = node_name
@@ -98,7 +103,10 @@ class AccessTokens:
 
     async def open(self) -> None:
         resource = self._resource()
-        self._issuers = {plan.url: _Issuer(plan, resource, self._fetcher, self._clock) for plan in self._plans}
+        self._issuers = {
+            plan.url: _Issuer(plan, resource, self._fetcher, self._asking, self._verifications, self._clock)
+            for plan in self._plans
+        }
         self._asked = next((each for each in self._issuers.values() if each.introspector is not None), None)
         self._metadata_url = metadata_url(resource)
         first = tuple(dict.fromkeys(scope for each in self._issuers.values() for scope in basic(each.scopes)))
@@ -118,6 +126,7 @@ class AccessTokens:
             if issuer.keys is not None:
                 await issuer.keys.close()
         await self._fetcher.close()
+        await self._asking.close()
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None:
         self._rules = rules
@@ -126,13 +135,11 @@ class AccessTokens:
         """What says which authorization servers there are, by its path."""
         return dict.fromkeys(metadata_paths(self._resource()), self.metadata)
 
-    async def admit(self, authorization: bytes) -> Principal | Refusal:
+    async def admit(self, authorization: bytes, source: str) -> Principal | Refusal:
         """The principal of the token; many requests with one token are one verification."""
         under_way = self._under_way.get(authorization)
         if under_way is None:
-            if len(self._under_way) >= UNDER_WAY_MAX:
-                return _UNAVAILABLE
-            under_way = self._under_way[authorization] = _begin(self._verify(authorization))
+            under_way = self._under_way[authorization] = _begin(self._verify(authorization, source))
             under_way.add_done_callback(lambda _: self._under_way.pop(authorization, None))
         return await asyncio.shield(under_way)
 
@@ -160,7 +167,7 @@ class AccessTokens:
 
     # One token
 
-    async def _verify(self, authorization: bytes) -> Principal | Refusal:
+    async def _verify(self, authorization: bytes, source: str) -> Principal | Refusal:
         if not is_bearer(authorization):
             return self.without
         token = maybe_bearer(authorization)
@@ -169,7 +176,7 @@ class AccessTokens:
         if token.startswith(_OURS):  # and not in our table, which is asked first
             return self._invalid(Invalid(Reason.UNKNOWN))
         try:
-            found = await self._read(token)
+            found = await self._read(token, source)
         except Unavailable:
             return _UNAVAILABLE
         if isinstance(found, Invalid):
@@ -185,25 +192,31 @@ class AccessTokens:
             self._known_tokens.remember(authorization, principal, until=min(ends, now + believed_s), ends=ends)
         return principal
 
-    async def _read(self, token: str) -> tuple[_Issuer, Claims, float] | Invalid:
-        """Whose token it is, what it says, and how long that may be believed."""
+    async def _read(self, token: str, source: str) -> tuple[_Issuer, Claims, float] | Invalid:
+        """Whose token it is, what it says, and how long that may be believed. Where it cannot be read, only one that
+        has not the form of a JWT is shown to the issuer that is asked about tokens: another's may be anybody's."""
         jwt = read_jwt_untrusted(token)
         if isinstance(jwt, Jwt):
             issuer = self._issuers.get(jwt.claims.iss or "")
             if issuer is None:
                 return Invalid(Reason.ISSUER)
             if issuer.keys is not None:
-                return await self._read_signed(jwt, issuer, issuer.keys)
-        elif jwt.reason is not Reason.MALFORMED or self._asked is None:
+                return await self._read_signed(jwt, issuer, issuer.keys, source)
+        elif is_jose(token) or self._asked is None:
             return jwt
         else:
             issuer = self._asked
         assert issuer.introspector is not None  # noqa: S101  (an issuer has the one or the other)
-        said = await issuer.introspector.claims(token)
-        return said if isinstance(said, Invalid) else (issuer, said, BELIEVED_S)
+        said = await issuer.introspector.claims(token, source)
+        return said if isinstance(said, Invalid) else (issuer, *said)
 
-    async def _read_signed(self, jwt: Jwt, issuer: _Issuer, keys: KeyRing) -> tuple[_Issuer, Claims, float] | Invalid:
-        key = await keys.key_for(jwt)
+    async def _read_signed(
+        self, jwt: Jwt, issuer: _Issuer, keys: KeyRing, source: str
+    ) -> tuple[_Issuer, Claims, float] | Invalid:
+        key = keys.maybe_key(jwt)
+        if key is None:
+            with self._verifications.waiting(source):
+                key = await keys.key_for(jwt)
         fault = key if isinstance(key, Invalid) else check_signature(jwt, key)
         return (issuer, jwt.claims, REVERIFY_S) if fault is None else fault
 

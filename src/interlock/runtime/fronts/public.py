@@ -21,7 +21,7 @@ from interlock.protocol.mcp.eras import MODERN_VERSIONS
 from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported_fault
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
-from interlock.protocol.net.address_scope import is_loopback
+from interlock.protocol.net.address_scope import IpAddress, is_loopback
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.refusal_log import Refusals
@@ -34,7 +34,7 @@ from interlock.runtime.fronts.modern import ModernFront
 from interlock.runtime.fronts.request_head import NOT_FOUND, HeadDecision, HeadInspector, UrlTarget
 from interlock.runtime.fronts.sessions import Session
 from interlock.runtime.fronts.sse import SseStream
-from interlock.runtime.fronts.trusted_proxies import TrustedProxies
+from interlock.runtime.fronts.trusted_proxies import TrustedProxies, source_of
 
 log = logging.getLogger("interlock.public")
 
@@ -67,7 +67,7 @@ class Bearers(Protocol):
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None: ...
 
-    async def admit(self, authorization: bytes) -> Principal | Refusal: ...
+    async def admit(self, authorization: bytes, source: str) -> Principal | Refusal: ...
 
     def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> Refusal | None:
         """The refusal of a tool for which the caller needs a token with a wider scope."""
@@ -155,7 +155,8 @@ class PublicEndpoint:
         self, exchange: Exchange, decision: HeadDecision, bearers: Bearers, credential: bytes
     ) -> None:
         try:
-            who = await bearers.admit(credential)
+            source = source_of(self._sender(exchange.protocol, exchange.head))
+            who = await bearers.admit(credential, source)
             if not isinstance(who, Principal):
                 self._turn_away(exchange, who)
             elif not exchange.ended:  # the client may not have waited
@@ -208,8 +209,12 @@ class PublicEndpoint:
         _refuse(exchange, refusal)
 
     def note_refusal(self, protocol: McpProtocol, head: Head, reason: str) -> None:
+        peer = f"peer:{self._sender(protocol, head)}"
+        self._refusals.note(peer, "http", head.method.decode("ascii") or "-", reason)
+
+    def _sender(self, protocol: McpProtocol, head: Head) -> IpAddress | None:
         client = self.proxies.client(head.raw_headers) if protocol.is_proxy else None
-        self._refusals.note(f"peer:{client or protocol.peer}", "http", head.method.decode("ascii") or "-", reason)
+        return client or protocol.peer
 
     # Envelope and era
 

@@ -56,6 +56,13 @@ def address_of(text: str | None) -> IpAddress | None:
         return None
 
 
+def source_of(address: IpAddress | None) -> str:
+    """The address by which limits are counted. Of IPv6 one site has a whole /64 (RFC 6177)."""
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    return str(address)
+
+
 def _chain(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """What one header says, its lines taken together, the caller's first proxy first."""
     lines = [value.decode("latin-1") for name, value in headers if name == wanted]

@@ -2,7 +2,8 @@
 
 However many tokens wait, one fetch is under way. A server that fails is asked again at growing distances; meanwhile the
 keys it gave last are used, for a while. A token that names an unknown key makes the set be fetched again, but not more
-often than once a minute: anybody can make up such a token.
+often than once a second: anybody can make up such a token. In between it waits, so that made-up ones cost a rotated key
+no more than that.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ log = logging.getLogger("interlock.oauth")
 
 FRESH_S: Final = 600.0  # a withdrawn key is forgotten after this
 KEPT_S: Final = 3600.0  # how long the last keys serve while their server cannot be asked
-UNKNOWN_KEY_S: Final = 60.0
+UNKNOWN_KEY_S: Final = 1.0
 RENEWAL_S: Final = 10.0  # metadata and keys together; requests wait for it
 BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
 
@@ -45,7 +46,14 @@ class KeyRing:
         self._failures = 0
         self._next_try = 0.0
         self._next_search = 0.0  # for an unknown key
+        self._begun = 0  # fetches, ever
+        self._newest = 0  # which of them gave the keys
         self._fetching: asyncio.Task[bool] | None = None
+
+    def maybe_key(self, token: Jwt) -> Jwk | Invalid | None:
+        """What `key_for` finds without waiting."""
+        found = None if self._keys is None or self._age() >= FRESH_S else select(self._keys, token.alg, token.kid)
+        return None if found == _UNKNOWN else found
 
     async def key_for(self, token: Jwt) -> Jwk | Invalid:
         """Raises Unavailable."""
@@ -68,10 +76,15 @@ class KeyRing:
         return self._keys
 
     async def search(self) -> tuple[Jwk, ...]:
-        """The set for a key that was not in it: fetched anew, unless that was done a short while ago. Raises
-        Unavailable."""
-        if self._clock.now() >= self._next_search:
-            self._next_search = self._clock.now() + UNKNOWN_KEY_S
+        """The set for a key that was not in it, fetched after this was asked. Raises Unavailable."""
+        begun = self._begun
+        while self._newest <= begun:
+            if self._fetching is None:
+                now = self._clock.now()
+                if now < self._next_search:
+                    await asyncio.sleep(self._next_search - now)
+                    continue
+                self._next_search = now + UNKNOWN_KEY_S
             if not await self._renew():
                 raise Unavailable
         return await self.fresh()
@@ -88,10 +101,11 @@ class KeyRing:
         if self._fetching is None:
             if self._clock.now() < self._next_try:
                 return False
-            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
+            self._begun += 1
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(self._begun))
         return await asyncio.shield(self._fetching)
 
-    async def _fetch(self) -> bool:
+    async def _fetch(self, number: int) -> bool:
         try:
             async with asyncio.timeout(RENEWAL_S):
                 url = self._jwks_url or await self._discover()
@@ -105,6 +119,7 @@ class KeyRing:
             return False
         else:
             self._keys = keys
+            self._newest = number
             self._fetched_at = self._clock.now()
             self._failures = 0
             return True
