@@ -95,21 +95,25 @@ class Workspace:
         assert len(found) == 1, [one.key for one in found]
         return found[0]
 
-    def trust(self) -> None:
-        """Everything, as it is now."""
+    def trust(self, only: str | None = None) -> None:
+        """Everything, or only the driver with this key, as it is now."""
         self.remembered = Remembered(
             trusted={
-                str(one.folder): Trusted(
-                    folder=str(one.folder),
-                    key=one.key,
-                    digest=one.digest,
-                    files=one.files,
-                    texts={},
-                    tags=(),
-                    by="test",
-                    at=0.0,
-                )
-                for one in self.declared().drivers
+                **(self.remembered.trusted if only is not None else {}),
+                **{
+                    str(one.folder): Trusted(
+                        folder=str(one.folder),
+                        key=one.key,
+                        digest=one.digest,
+                        files=one.covered,
+                        texts={},
+                        tags=(),
+                        by="test",
+                        at=0.0,
+                    )
+                    for one in self.declared().drivers
+                    if only in (None, one.key)
+                },
             },
             manifests=self.remembered.manifests,
             allowed=self.remembered.allowed,

@@ -85,7 +85,7 @@ class House:
                     folder=str(one.folder),
                     key=one.key,
                     digest=one.digest,
-                    files=one.files,
+                    files=one.covered,
                     texts={},
                     tags=(),
                     by="test",

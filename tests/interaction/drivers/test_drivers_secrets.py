@@ -5,13 +5,14 @@ import os
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interaction.agreement import ask_for_page, guarded, query, visit
 from tests.interaction.authority import authority
 from tests.interaction.drivers.confiding import ID, MARKER, confide, greeted, rows, set_secret
 from tests.interaction.drivers.driving import Workspace, until, wait_states
-from tests.interaction.harness import RunningNode, wait_for
+from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.protocol.driver_texts import contract, text
 
 TOKEN = {"TOKEN": "${secrets.TOKEN}"}
@@ -116,6 +117,56 @@ async def test_access_is_judged_before_anything_is_fetched(workspace: Workspace)
         wait_states(node, "ready", ID)
         wait_for(lambda: rows(node, "secret.reveal"))
         assert rows(node, "secret.reveal")[-1]["granted_by"] == f"tool:{ID}"
+
+
+def waiting(node: RunningNode) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(node.cli("approvals", "list", "--json").stdout)["approvals"]
+    return found
+
+
+@pytest.mark.req("AIP-security-13", "AIP-19.access-1")
+async def test_a_secret_of_a_trusted_driver_is_not_redirected_without_asking(workspace: Workspace) -> None:
+    """In a real sandbox: a line added to an inventory of the workspace takes the driver away until it is trusted
+    again, and even then no file of the operator is read."""
+    folder = confide(
+        workspace, entries=[{"slug": "unused"}], env=TOKEN, metadata={"interlock": {"redact_results": False}}
+    )
+    workspace.ids.clear()  # with its sandbox
+    config = workspace.folder / "config"
+    key = config / "interlock" / "keys" / "ada.key"
+    key.parent.mkdir(parents=True)
+    key.write_text("the operator's private key")
+    inventory = workspace.path / ".secrets" / "SECRETS.md"
+    inventory.parent.mkdir()
+    entry = {"slug": "token", "name": "T", "description": "T", "access": {"bind": [{"tool": ID}]}}
+    inventory.write_bytes(text({"secrets": [entry]}))
+    with running_node(workspace.folder, {}, env={"XDG_CONFIG_HOME": str(config)}) as node:
+        set_secret(node, "token", "of the store")
+
+        def trust() -> None:
+            shown = node.admin(f"/admin/drivers/{ID}")
+            node.admin(f"/admin/drivers/{ID}/trust", "POST", {"digest": shown["digest"]})
+
+        trust()
+        wait_states(node, "ready", ID)
+        async with await greeted(node) as peer:
+            answer = (await peer.call("demo__env", {"name": "TOKEN"})).result
+            assert answer["structuredContent"]["value"] == "of the store"
+        accepted = node.admin(f"/admin/drivers/{ID}")["digest"]
+        inventory.write_bytes(text({"secrets": [{**entry, "backend": f"file://{key}"}]}))
+        wait_states(node, "untrusted", ID)
+        shown = node.admin(f"/admin/drivers/{ID}")
+        assert shown["digest"] != accepted
+        assert shown["changed"] == ["secrets://TOKEN"]
+        assert any(line.startswith("+") and f"file://{key}" in line for line in shown["difference"])
+        (asked,) = wait_for(lambda: waiting(node))
+        assert f"file://{key}" in node.cli("approvals", "show", asked["id"], "--json").stdout
+        trust()  # a person looked away
+        wait_states(node, "unauthed", ID)
+        assert "never read" in node.admin(f"/admin/drivers/{ID}")["reason"]
+        assert folder.is_dir()
+        inventory.write_bytes(text({"secrets": [entry]}))
+        wait_states(node, "untrusted", ID)  # the earlier state has been replaced by the one accepted since
 
 
 def everywhere(workspace: Workspace, node: RunningNode) -> dict[str, bytes]:

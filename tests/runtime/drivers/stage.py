@@ -116,6 +116,7 @@ class Stage:
                 record=node.stores.recorder.add_line,
                 workspace="here",
                 environment=os.environ,
+                private=(),
             ),
         )
 

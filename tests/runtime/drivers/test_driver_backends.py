@@ -1,5 +1,6 @@
 """Is a secret found where its entry says, and is what cannot be asked said in words without a value?"""
 
+import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,8 +21,9 @@ async def store(tmp_path: Path) -> AsyncIterator[Secrets]:
     await secrets.close()
 
 
-async def found(store: Secrets, backend: str | None) -> str:
-    return await fetch("acme/key", backend, store, {"ACME": "of the environment", "EMPTY": ""}, time.time())
+async def found(store: Secrets, backend: str | None, *private: Path) -> str:
+    env = {"ACME": "of the environment", "EMPTY": ""}
+    return await fetch("acme/key", backend, store, env, time.time(), private=private)
 
 
 @pytest.mark.req("AIP-19.plain-1")
@@ -61,6 +63,41 @@ async def test_a_file_beyond_the_size_of_a_secret_is_not_read_whole(store: Secre
     file.write_bytes(b"x" * (VALUE_BYTES_MAX + 1))
     with pytest.raises(BackendFailed, match="bytes"):
         await found(store, f"file://{file}")
+
+
+async def test_a_pipe_is_not_waited_for(store: Secrets, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BackendFailed, match="pipe"):
+        await found(store, f"file://{tmp_path}/pipe")
+
+
+@pytest.mark.req("AIP-19.plain-1")
+async def test_no_way_of_writing_it_reads_a_file_of_the_node_or_its_operator(store: Secrets, tmp_path: Path) -> None:
+    config, outside = tmp_path / "config" / "interlock", tmp_path / "outside"
+    (config / "keys").mkdir(parents=True)
+    outside.mkdir()
+    (config / "keys" / "ada.key").write_text("of the operator")
+    (tmp_path / "data" / "deep.key").write_text("of the node")
+    settings = tmp_path / "interlock.toml"
+    settings.write_text("[servers.a]")
+    (outside / "link").symlink_to(config / "keys" / "ada.key")
+    (outside / "folder").symlink_to(config)
+    (tmp_path / "named-otherwise").symlink_to(tmp_path / "data")
+    private = (tmp_path / "named-otherwise", config, settings)
+    for path in (
+        config / "keys" / "ada.key",
+        tmp_path / "data" / "secrets.key",
+        tmp_path / "data" / "deep.key",
+        tmp_path / "config" / ".." / "data" / "deep.key",
+        outside / "link",
+        outside / "folder" / "keys" / "ada.key",
+        Path(f"/proc/self/root{config}/keys/ada.key"),
+        settings,
+    ):
+        with pytest.raises(BackendFailed, match="never read"):
+            await found(store, f"file://{path}", *private)
+    (outside / "key").write_text("of a file")
+    assert await found(store, f"file://{outside / 'key'}", *private) == "of a file"
 
 
 async def test_the_systems_keyring_is_asked(store: Secrets) -> None:

@@ -18,7 +18,7 @@ from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.configured_servers import Servers
 from interlock.runtime.node.store_parts import StoreParts
-from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules
+from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.runtime.trust.authority_proofs import Proofs
 
 
@@ -56,6 +56,7 @@ def make_link_parts(
             clock=clock,
             record=stores.recorder.add,
             rules=(*outer_rules(plan.drivers), *files),
+            private=private_paths(plan, files),
         ),
     )
     subtree = Feed[tuple[str, ...]]()

@@ -172,7 +172,7 @@ class View:
 
     def _hide_unwritten(self, plan: SandboxPlan) -> None:
         """Places that are shown only where somebody wrote them out, not with a folder around them."""
-        for place in (self._protected.state, *SOCKETS):
+        for place in (*self._protected.private, *SOCKETS):
             written = any(path.is_relative_to(place) for path in (*plan.read, *plan.write))
             if self._is_shown(place) and not written and place.is_dir():
                 self._put(Kind.HIDDEN, place)

@@ -12,6 +12,7 @@ ETC: Final = Path("/etc")
 class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
     home: Path  # of the user the node runs as
     state: Path  # the data folder
+    private: tuple[Path, ...] = ()  # with it, the operator's keys and settings
     rules: tuple[Path, ...] = ()  # what says what the node runs: no sandbox writes there, whatever is around it
 
     def may_imply(self, path: Path) -> bool:

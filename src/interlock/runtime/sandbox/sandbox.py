@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.config.plan import DriversPlan, SandboxPlan
+from interlock.config.plan import DriversPlan, Plan, SandboxPlan
 from interlock.net.egress_proxy import Egress
 from interlock.process.child import Child
 from interlock.process.launch import child_environment, program
@@ -64,6 +64,15 @@ def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
     return (*drivers.paths, *((drivers.own.parent,) if drivers.own is not None else ()))
 
 
+def private_paths(plan: Plan, files: Iterable[Path] = ()) -> tuple[Path, ...]:
+    """The data folder, the person's configuration with their keys, and the configuration `files` with their folder,
+    unless that one holds the workspace or the home."""
+    own = (plan.drivers.own.parent,) if plan.drivers.own is not None else ()
+    common = (plan.workspace, Path.home())
+    around = (path.parent for path in files if not any(each.is_relative_to(path.parent) for each in common))
+    return (plan.data, *own, *files, *around)
+
+
 class Sandboxes:
     """Makes the sandboxes of a node."""
 
@@ -76,18 +85,27 @@ class Sandboxes:
         clock: Clock,
         record: Callable[[Entry], None],
         rules: Iterable[Path] = (),
+        private: Iterable[Path] = (),
     ) -> None:
-        """`rules` are files and folders of the operator beside those of the workspace: no sandbox writes them."""
+        """`rules` are files and folders of the operator beside those of the workspace: no sandbox writes them.
+        `private` is what belongs to the node and its operator: none reads it with a folder around it."""
         self._workspace = workspace
         # An installer names what it made by its real path, also where the data folder is a link.
         self._packages = tuple(dict.fromkeys((state.absolute() / "packages", _real(state / "packages"))))
         every = (*(workspace / name for name in WORKSPACE_RULES), *rules)
         self._protected = ProtectedPaths(
-            home=_real(user_home), state=_real(state), rules=tuple(_real(path) for path in every)
+            home=_real(user_home),
+            state=_real(state),
+            rules=tuple(_real(path) for path in every),
+            private=tuple(dict.fromkeys(_real(path) for path in (state, *private))),
         )
         self._clock = clock
         self._record = record
         self._living: Counter[Path] = Counter()  # by home
+
+    @property
+    def private(self) -> tuple[Path, ...]:
+        return self._protected.private
 
     async def make(self, segment: str, plan: SandboxPlan, command: Command, stderr: StderrRing) -> "Sandbox":
         """Raises SandboxFailed, ChildStartFailed."""

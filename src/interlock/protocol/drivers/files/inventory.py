@@ -61,6 +61,11 @@ def merge_inventories(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...
     return tuple(entry for slug, (entry, _) in entries.items() if slug not in refused), tuple(problems)
 
 
+def entry_text(secret: Secret) -> str:
+    """What decides which value is given to whom, in one line: what is trusted of an entry outside a driver's folder."""
+    return msgspec.json.encode({"slug": secret.slug, "backend": secret.backend, "access": secret.access}).decode()
+
+
 def default_slug(name: str) -> str:
     """AIP-19.bind-1: STRIPE_API_KEY is stripe-api-key."""
     return name.lower().replace("_", "-")

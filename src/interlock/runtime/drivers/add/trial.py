@@ -35,7 +35,7 @@ from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
-from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules
+from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 
 LAST_WORDS: Final = 8  # lines of stderr that say something
 
@@ -107,6 +107,7 @@ class TrialRunner:
                 clock=self.clock,
                 record=self._on_record,
                 rules=outer_rules(plan.drivers),
+                private=private_paths(plan),
             ),
         )
         # Whatever was found earlier, it is looked at now.

@@ -23,6 +23,7 @@ from interlock.runtime.drivers.workspace.tamper_check import TamperCheck
 from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
+from interlock.runtime.sandbox.sandbox import private_paths
 from interlock.store.ports import KeyValue
 
 
@@ -47,7 +48,7 @@ class ProviderFactory:
         self._anew = anew
         self._locks = Locks(kv, clock)
         self._connector_parts = connector_parts
-        first = plan()
+        first, sandboxes = plan(), connector_parts.sandboxes
         self._environment = DriverEnvironment(
             plan=first.drivers,
             data=first.data,
@@ -63,6 +64,7 @@ class ProviderFactory:
                 record=recorder.add_line,
                 workspace=str(first.workspace),
                 environment=os.environ,
+                private=private_paths(first) if sandboxes is None else sandboxes.private,
             ),
             vendor_meta=first.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
         )

@@ -39,7 +39,6 @@ from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.registry.trust_requests import folder_view
 from interlock.runtime.drivers.registry.views import (
     accepted_view,
-    changed_keys,
     declared_facts,
     difference,
     problem_view,
@@ -48,7 +47,7 @@ from interlock.runtime.drivers.registry.views import (
     texts_of,
     unserved_contract,
 )
-from interlock.runtime.drivers.workspace.declaration import Declared
+from interlock.runtime.drivers.workspace.declaration import Declared, changed_keys
 from interlock.runtime.drivers.workspace.scan import DRIVER_FILE
 from interlock.runtime.drivers.workspace.trust_store import HOSTS_MAX, Trusted
 
@@ -116,7 +115,7 @@ class DriverService:
             **declared,
             digest=one.digest,
             accepted=accepted_view(accepted),
-            changed=tuple(sorted(changed_keys(one.files, accepted.files))) if accepted is not None else (),
+            changed=tuple(sorted(changed_keys(one.covered, accepted.files))) if accepted is not None else (),
             difference=tuple(difference(accepted.texts, now)) if accepted is not None and is_changed else (),
             files=tuple(sorted(one.files)),
             problems=tuple(problem_view(each) for each in self._problems(one)),
@@ -154,7 +153,7 @@ class DriverService:
                 folder=str(one.folder),
                 key=one.key,
                 digest=one.digest,
-                files=one.files,
+                files=one.covered,
                 texts=texts,
                 tags=one.driver.policy_tags if one.driver is not None else (),
                 summary=summary(one),
@@ -171,7 +170,7 @@ class DriverService:
         accepted = self.registry.memory.maybe_trusted(one.folder)
         if accepted is None:
             return {"definition": folder_view(summary(one), now, {"DRIVER.md"})}
-        names = changed_keys(one.files, accepted.files)
+        names = changed_keys(one.covered, accepted.files)
         return {
             "before": folder_view(accepted.summary, dict(accepted.texts), names),
             "after": folder_view(summary(one), now, names),

@@ -21,7 +21,7 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.drivers.contracts.table import ContractTable
 from interlock.runtime.drivers.interfaces import DriverState, Provider
-from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
+from interlock.runtime.drivers.workspace.declaration import Declaration, Declared, changed_keys
 from interlock.runtime.drivers.workspace.scan import ScanResult, scan_workspace
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Memory
@@ -263,7 +263,7 @@ def _log_changes(old: Declaration, new: Declaration) -> None:
         if was is not None and (was.digest, was.trusted, was.state) == (one.digest, one.trusted, one.state):
             continue
         if was is not None and was.digest != one.digest:
-            names = sorted({name for name in {**was.files, **one.files} if was.files.get(name) != one.files.get(name)})
+            names = sorted(changed_keys(one.covered, was.covered))
             log.info("driver %s changed: %s", key, ", ".join(names[:10]))
         if one.reason is not None:
             log.warning("driver %s cannot be used: %s", key, one.reason)

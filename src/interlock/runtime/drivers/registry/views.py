@@ -69,7 +69,7 @@ def _binding(binding: DriverBinding, contract: Contract | None) -> Binding:
 def summary(one: Declared) -> JsonObject:
     """What the digest is made of, and what it means."""
     declared = declared_facts(one, one.driver) if one.driver is not None else {}
-    return {DRIVER: one.key, "folder": str(one.folder), **declared, "files": dict(one.files)}
+    return {DRIVER: one.key, "folder": str(one.folder), **declared, "files": one.covered}
 
 
 def accepted_view(trusted: Trusted | None) -> Acceptance | None:
@@ -78,18 +78,14 @@ def accepted_view(trusted: Trusted | None) -> Acceptance | None:
     return Acceptance(digest=trusted.digest, by=trusted.by, at=rfc3339(trusted.at), policy_tags=trusted.tags)
 
 
-def changed_keys(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
-    return {name for name in {**before, **now} if before.get(name) != now.get(name)}
-
-
 def texts_of(one: Declared) -> dict[str, str]:
-    """The short files of a folder, and the contracts elsewhere, as they are now. Raises Refused when they are others
-    than those that were declared. Blocking."""
+    """The short files of a folder, the contracts elsewhere and what its names lead to, as they are now. Raises Refused
+    when they are others than those that were declared. Blocking."""
     folder = read_folder(FoundFolder(root=one.root, path=one.folder, mark=mark_of(one.folder)))
     outside = {name: digest for name, digest in one.files.items() if Path(name).is_absolute()}
-    if folder_digest({**folder.digests, **outside}) != one.digest:
+    if folder_digest({**folder.digests, **outside, **one.resolved}) != one.digest:
         raise Refused("changed", f"the files of {one.id} are changing", {"driver": one.key})
-    texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()}
+    texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()} | dict(one.resolved)
     for name in outside:
         try:
             texts[name] = Path(name).read_text("utf-8", "replace")

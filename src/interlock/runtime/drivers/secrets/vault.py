@@ -7,6 +7,7 @@ Values are kept for the run alone: to be put into the process, and to be found a
 
 import secrets
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -38,6 +39,7 @@ class Vault(msgspec.Struct, frozen=True, kw_only=True):
     record: Callable[[bytes], None]  # into the audit log
     workspace: str
     environment: Mapping[str, str]
+    private: tuple[Path, ...]  # of the node and its operator: no backend file:// reads there
 
 
 class MissingSecret(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +126,14 @@ class DriverRevealer(SecretResolver):
             return MissingSecret(slug=slug, code=ACCESS_DENIED, text=text, per_user=per_user)
         vault = self._vault
         try:
-            value = await fetch(slug, entry.backend, vault.store, vault.environment, vault.clock.wall())
+            value = await fetch(
+                slug,
+                entry.backend,
+                vault.store,
+                vault.environment,
+                vault.clock.wall(),
+                private=vault.private,
+            )
         except BackendFailed as failed:
             return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=f"it needs the secret {slug}: {failed}")
         if not value:

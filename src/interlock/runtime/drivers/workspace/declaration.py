@@ -40,9 +40,15 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     contracts: Mapping[int, Contract] = {}  # by the index of the binding
     secrets: Mapping[str, Secret] = {}  # by the NAME the driver uses; one that no inventory has is left out
     own_secrets: Secrets | None = None
-    files: Mapping[str, str] = {}  # what trust covers: every file of the folder, and contracts elsewhere
-    digest: str = ""  # of these
+    files: Mapping[str, str] = {}  # the digests of every file of the folder, and of contracts elsewhere
+    resolved: Mapping[str, str] = {}  # what its files name outside and what that is: `secrets://NAME` -> its entry
+    digest: str = ""  # of what trust covers
     trusted: bool = False
+
+    @property
+    def covered(self) -> dict[str, str]:
+        """What trust covers. No path has the two slashes of a name in `resolved`."""
+        return {**self.files, **self.resolved}
 
     @property
     def bound_secrets(self) -> frozenset[str]:
@@ -72,6 +78,11 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[Secret, ...] = ()  # one inventory of all (AIP-19.file-3)
     problems: tuple[Problem, ...] = ()  # of no one driver
     others: tuple[Path, ...] = ()  # files elsewhere that were looked for, found or not
+
+
+def changed_keys(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
+    """The names of what differs between two states of what trust covers."""
+    return {name for name in {**before, **now} if before.get(name) != now.get(name)}
 
 
 def same(one: Contract, other: Contract) -> bool:

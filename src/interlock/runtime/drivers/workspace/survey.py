@@ -18,7 +18,13 @@ from interlock.protocol.drivers.files.contract import TOOL_FILE, read_contract
 from interlock.protocol.drivers.files.driver import DRIVER_FILE, read_driver
 from interlock.protocol.drivers.files.driver_checks import escapes
 from interlock.protocol.drivers.files.frontmatter import read_frontmatter
-from interlock.protocol.drivers.files.inventory import SECRETS_FILE, merge_inventories, read_secrets, secret_for
+from interlock.protocol.drivers.files.inventory import (
+    SECRETS_FILE,
+    entry_text,
+    merge_inventories,
+    read_secrets,
+    secret_for,
+)
 from interlock.protocol.drivers.files.placeholders import USER_CONTEXT
 from interlock.protocol.drivers.files.runner_block import runner_faults
 from interlock.protocol.drivers.files.server_json import SERVER_JSON
@@ -63,6 +69,7 @@ class Surveyor:
         drivers = [self._declaration(one, parsed, remembered) for one in _alone(parsed)]
         drivers = _agree_on_contracts(drivers, self._plan.workspace)
         drivers, inventory, more = _merge_inventories(drivers, shared)
+        drivers = [_with_trust(one, remembered, self._plan) for one in drivers]
         return Declaration(
             drivers=tuple(sorted(drivers, key=lambda one: (one.key, str(one.folder)))),
             secrets=inventory,
@@ -271,11 +278,20 @@ def _with_allowed_hosts(driver: Driver, hosts: tuple[str, ...]) -> Driver:
 
 
 def _check_declaration(declared: Declared, problems: Sequence[Problem], remembered: Remembered, plan: Plan) -> Declared:
-    digest = folder_digest(declared.files)
-    trusted = remembered.trusts(declared.folder, digest) or (
-        plan.drivers.trust_workspace and declared.root.kind == "workspace"
-    )
-    return _with_state(msgspec.structs.replace(declared, digest=digest, trusted=trusted), problems)
+    """`trusted` is about its files alone at first: they decide whether its inventory counts for others."""
+    trusted = remembered.trusts_files(declared.folder, declared.files) or _is_trusted_by_plan(declared, plan)
+    return _with_state(msgspec.structs.replace(declared, trusted=trusted), problems)
+
+
+def _with_trust(one: Declared, remembered: Remembered, plan: Plan) -> Declared:
+    """The driver with the digest of all that trust covers, and whether exactly this was accepted."""
+    digest = folder_digest(one.covered)
+    trusted = remembered.trusts(one.folder, digest) or _is_trusted_by_plan(one, plan)
+    return msgspec.structs.replace(one, digest=digest, trusted=trusted)
+
+
+def _is_trusted_by_plan(one: Declared, plan: Plan) -> bool:
+    return plan.drivers.trust_workspace and one.root.kind == "workspace"
 
 
 def _with_state(declared: Declared, problems: Sequence[Problem]) -> Declared:
@@ -356,7 +372,9 @@ def _with_secrets(one: Declared, inventory: tuple[Secret, ...]) -> Declared:
     wanted = dict.fromkeys((*driver.secret_names, *(driver.auth.state.env if driver.auth is not None else ())))
     found = {name: secret_for(name, driver.id, one.own_secrets, inventory) for name in wanted}
     known = {name: secret for name, secret in found.items() if secret is not None}
-    one = msgspec.structs.replace(one, secrets=known)
+    own = one.own_secrets.entries if one.own_secrets is not None else ()
+    elsewhere = {f"secrets://{name}": entry_text(secret) for name, secret in known.items() if secret not in own}
+    one = msgspec.structs.replace(one, secrets=known, resolved={**one.resolved, **elsewhere})
     problems = [*one.problems, *(each.problem for each in ungranted_secrets(one))]
     for name in wanted:
         if found[name] is None and name not in driver.secret_names:

@@ -35,7 +35,7 @@ class Trusted(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     key: str
     digest: str
-    files: Mapping[str, str]
+    files: Mapping[str, str]  # all that trust covers
     texts: Mapping[str, str]
     tags: tuple[str, ...]  # those that count (AIP-security-12)
     summary: dict[str, Any] = {}  # as it was shown
@@ -56,6 +56,11 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     def trusts(self, folder: Path, digest: str) -> bool:
         kept = self.trusted.get(str(folder))
         return kept is not None and kept.digest == digest
+
+    def trusts_files(self, folder: Path, files: Mapping[str, str]) -> bool:
+        """Whether the files were accepted, whatever the names in them lead to by now."""
+        kept = self.trusted.get(str(folder))
+        return kept is not None and {name: each for name, each in kept.files.items() if "://" not in name} == files
 
 
 class Memory:
