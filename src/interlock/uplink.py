@@ -28,6 +28,7 @@ from interlock.protocol.ax.messages import (
 )
 from interlock.protocol.ax.registration import codec
 from interlock.protocol.ax.registration.registrant import (
+    CycleClaimed,
     Dial,
     Failed,
     Hangup,
@@ -126,6 +127,8 @@ class Uplink:
                     self._handle_left(step)
                 case Failed():
                     self._handle_failed(step)
+                case CycleClaimed():
+                    self._handle_cycle(step)
                 case Ignored():
                     self._log.debug("the parent sent %s", step.reason)
                 case _:
@@ -228,6 +231,9 @@ class Uplink:
         if self._once:
             self.refusal = step.reason if step.fault is not None else None
             self._ended.set()
+
+    def _handle_cycle(self, step: CycleClaimed) -> None:
+        """Only one with registrants of its own can have heard such a claim."""
 
     def _handle_lost(self, reason: str, *, mendable: bool = True) -> None:
         self._link = None

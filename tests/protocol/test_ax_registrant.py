@@ -10,6 +10,7 @@ from interlock.protocol.ax.messages import Deregister, Heartbeat, Register, Regi
 from interlock.protocol.ax.registration import registrant
 from interlock.protocol.ax.registration.registrant import (
     TABLE,
+    CycleClaimed,
     Dial,
     Failed,
     Hangup,
@@ -345,6 +346,40 @@ def test_a_cycle_found_by_a_heartbeat_ends_the_registration() -> None:
     assert isinstance(steps[0], Left)
     assert not failure(steps).mendable
     assert engine.state is RegistrantState.IDLE
+
+
+BELOW = "33333333-3333-4333-8333-333333333333"
+
+
+@pytest.mark.req("AX-5.3-3")
+@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("data", [{"id": FIRST}, {"id": FIRST.upper()}, {}])
+def test_a_cycle_that_one_below_us_claims_costs_that_one_and_not_us(data: dict[str, str], is_gone: bool) -> None:
+    engine = Registrant(register(subtree_ids=(OURS, BELOW)), 1)
+    engine.start(0.0)
+    engine.granted(sent(engine.opened(0.0)).id, answer(), 0.0)
+    engine.subtree_changed((OURS, BELOW, FIRST), 0.4)
+    beat = sent(engine.on_deadline(0.6, 0.0))
+    fault = Fault(errors.REGISTRATION_CYCLE, "registration_cycle", {**data})
+    if is_gone:  # meanwhile
+        engine.subtree_changed((OURS, BELOW), 0.65)
+    assert engine.refused(beat.id, fault, 0.7, 0.0) == (CycleClaimed(id=FIRST),)
+    assert engine.state is RegistrantState.REGISTERED
+    engine.subtree_changed((OURS, BELOW), 0.7)
+    assert sent(engine.on_deadline(1.2, 0.0)).message == Heartbeat(session_id="s1")
+
+
+@pytest.mark.req("AX-5.3-3")
+def test_a_claim_that_the_new_parent_says_is_wrong_is_dropped_and_a_true_one_stays_a_refusal() -> None:
+    engine = Registrant(register(subtree_ids=(OURS, BELOW, FIRST)), 1)
+    engine.start(0.0)
+    for is_below in (True, False):
+        asked = sent(engine.opened(0.0))
+        fault = errors.refusal(errors.REGISTRATION_CYCLE, "because", id=FIRST, is_below=is_below)
+        steps = engine.refused(asked.id, fault, 0.1, 0.0)
+        assert (CycleClaimed(id=FIRST) in steps) is not is_below
+        assert failure(steps).mendable is not is_below
+        engine.on_deadline(200.0, 0.0)
 
 
 def test_any_other_error_on_a_heartbeat_shows_a_living_parent() -> None:

@@ -438,6 +438,63 @@ def test_a_circle_that_closes_later_is_ended_by_the_heartbeat() -> None:
     assert code(aggregator.beat("s1", now=1.0).answer) == UNKNOWN
 
 
+ABOVE = uuid(77)
+
+
+@pytest.mark.req("AX-5.3-3")
+@pytest.mark.parametrize(
+    "request_", [register(77), register(1, subtree_ids=(uuid(1), ABOVE)), register(77, subtree_ids=(ABOVE,))]
+)
+def test_a_registrant_that_names_one_above_us_is_refused(request_: Register) -> None:
+    aggregator = Aggregator()
+    aggregator.engine.set_above(frozenset({ABOVE}))
+    refused = aggregator.refused(request_)
+    assert code(refused) == CYCLE
+    assert (refused.data or {})["id"] == ABOVE
+
+
+@pytest.mark.req("AX-5.3-3")
+def test_one_above_us_named_by_a_heartbeat_is_refused_and_who_takes_it_back_in_time_stays() -> None:
+    aggregator = Aggregator()
+    aggregator.joined(register(1, subtree_ids=(uuid(1),)))
+    aggregator.engine.set_above(frozenset({ABOVE}))
+    step = aggregator.beat("s1", subtree_ids=(uuid(1), ABOVE), now=1.0)
+    assert code(step.answer) == CYCLE
+    assert names(step.events) == ["CycleClaimed"]
+    again = aggregator.beat("s1", now=1.5)  # what was refused is not taken back by saying nothing
+    assert code(again.answer) == CYCLE
+    assert again.events == ()
+    assert aggregator.engine.subtree_ids() == (HERE, uuid(1))
+    assert aggregator.beat("s1", subtree_ids=(uuid(1), uuid(2)), now=2.0).answer == 15000
+    assert aggregator.engine.end_cycle("s1", now=6.0) == ()
+    assert aggregator.engine.subtree_ids() == (HERE, uuid(1), uuid(2))
+
+
+@pytest.mark.req("AX-5.3-3")
+def test_who_does_not_take_it_back_goes_and_nothing_of_it_is_repeated_above() -> None:
+    aggregator = Aggregator()
+    aggregator.joined(register(1, subtree_ids=(uuid(1), ABOVE)))
+    aggregator.joined(register(2, "other", subtree_ids=(uuid(2),)), BOB)
+    claimed, changed = aggregator.engine.set_above(frozenset({ABOVE}))
+    assert type(claimed).__name__ == "CycleClaimed"
+    assert changed == SubtreeChanged(subtree_ids=(HERE, uuid(1), uuid(2)))
+    ended, vanished, after = aggregator.engine.end_cycle("s1", now=5.0)
+    assert isinstance(ended, Ended)
+    assert ended.reason == "registration_cycle"
+    assert vanished == Vanished(segment="leaf")
+    assert after == SubtreeChanged(subtree_ids=(HERE, uuid(2)))
+    assert aggregator.beat("s2", BOB, now=5.0).answer == 15000
+
+
+@pytest.mark.req("AX-5.3-5")
+def test_a_refusal_says_whether_the_claim_can_be_true() -> None:
+    aggregator = Aggregator()
+    closing = register(1, subtree_ids=(uuid(1), uuid(2), HERE))
+    assert (aggregator.refused(closing).data or {})["is_below"] is False
+    aggregator.engine.set_above(frozenset({uuid(2)}))
+    assert (aggregator.refused(closing).data or {})["is_below"] is True
+
+
 def test_two_that_registered_with_each_other_at_once_find_out_with_the_next_beat() -> None:
     a, b = (Registrations(uuid(number), "default", Policy()) for number in (1, 2))
     for one, other in ((a, b), (b, a)):

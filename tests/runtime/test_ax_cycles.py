@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import socket
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.interaction.ax.bare import bare, tool
+from tests.interaction.ax.bare import Bare, Refused, bare, connect, tool
 from tests.interaction.ax.tree import ACCESS, parents
 from tests.interaction.peers import HttpPeer
 from tests.runtime.levels import Level, level, until
@@ -110,3 +111,85 @@ async def test_a_circle_that_a_move_further_down_closes_is_ended(tmp_path: Path)
             await a.until_listed("b.leaf.read")
             await asyncio.sleep(0)
             assert not [name for name in a.tools() if name.count("b.") > 1]
+
+
+# One that lies about who is below it
+
+SUBTREE = "x-mcpax-subtree-ids"
+
+
+def own_id(place: Level) -> str:
+    return place.node.stores.identity.aggregator_id
+
+
+def session(above: Level, name: str) -> str:
+    """Of the registration of `name`: another one would mean that it was away."""
+    link: Any = above.node.calls.keepers[name].link
+    return str(link.registration.session_id)
+
+
+async def test_one_that_names_our_parent_is_refused_or_goes_and_we_stay(tmp_path: Path) -> None:
+    async with (
+        level(tmp_path / "top", ACCESS) as top,
+        below(tmp_path, "edge", top) as edge,
+        bare(edge, "leaf", tools=[tool("read")]),
+    ):
+        await top.until_listed("edge.leaf.read")
+        before = session(top, "edge")
+        for claims in ({SUBTREE: [own_id(top)]}, {SUBTREE: [str(uuid.uuid4()), own_id(top).upper()]}):
+            liar = Bare(await connect(edge), "liar", **claims)
+            with pytest.raises(Refused) as refused:
+                await liar.register()
+            assert refused.value.error["message"] == "registration_cycle"
+            await liar.stop()
+        first = str(uuid.uuid4())
+        async with bare(edge, "liar", heartbeat_interval_ms=500, **{SUBTREE: [first]}) as later:
+            with pytest.raises(Refused) as refused:
+                await later.beat(**{SUBTREE: [first, own_id(top)]})
+            assert refused.value.error["message"] == "registration_cycle"
+            assert (await later.closed())[1] == "registration_cycle"
+        assert session(top, "edge") == before
+        async with await HttpPeer.modern_(f"{top.url}/mcp") as peer:
+            assert (await peer.call("edge.leaf.read")).result["content"]
+
+
+@pytest.mark.parametrize("named", [0, 1])
+async def test_one_that_names_somebody_further_up_goes_alone(tmp_path: Path, named: int) -> None:
+    """top over a over b over c, and the liar below c: nobody near it knows the id."""
+    async with (
+        level(tmp_path / "top", ACCESS) as top,
+        below(tmp_path, "a", top) as a,
+        below(tmp_path, "b", a) as b,
+        below(tmp_path, "c", b) as c,
+        bare(c, "leaf", tools=[tool("read")]),
+    ):
+        await top.until_listed("a.b.c.leaf.read")
+        before = [session(above, name) for above, name in ((top, "a"), (a, "b"), (b, "c"))]
+        claimed = [own_id(top), own_id(a)][named]
+        liar = Bare(await connect(c), "liar", heartbeat_interval_ms=3000, **{SUBTREE: [str(uuid.uuid4()), claimed]})
+        await liar.register()
+        assert (await liar.closed())[1] == "registration_cycle"
+        assert "liar" not in c.node.calls.keepers
+        assert [session(above, name) for above, name in ((top, "a"), (a, "b"), (b, "c"))] == before
+        assert "a.b.c.leaf.read" in top.tools()
+        await liar.stop()
+        again = Bare(await connect(c), "liar", **{SUBTREE: [claimed]})
+        with pytest.raises(Refused) as refused:
+            await again.register()
+        assert refused.value.error["message"] == "registration_cycle"
+        await again.stop()
+
+
+async def test_one_that_named_our_parent_before_we_knew_it_does_not_keep_us_away(tmp_path: Path) -> None:
+    port = free_port()
+    async with contextlib.AsyncExitStack() as stack:
+        async with level(tmp_path / "top", ACCESS + at(port)) as once:
+            top_id = own_id(once)
+        edge = await stack.enter_async_context(level(tmp_path / "edge", parents((url(port), "edge")) + ACCESS))
+        claims = {SUBTREE: [str(uuid.uuid4()), top_id]}
+        liar = await stack.enter_async_context(bare(edge, "liar", heartbeat_interval_ms=500, **claims))
+        top = await stack.enter_async_context(level(tmp_path / "top", ACCESS + at(port)))
+        assert own_id(top) == top_id
+        await registered(edge)
+        assert (await liar.closed())[1] == "registration_cycle"
+        assert standing(edge)["state"] == "registered"

@@ -25,6 +25,7 @@ from interlock.protocol.ax.names import Withheld
 from interlock.protocol.ax.notifications import Drops, Notice, lost_notice, refused_notice
 from interlock.protocol.ax.registration.registrations import Registrations
 from interlock.protocol.ax.registration.sessions import (
+    CycleClaimed,
     Ended,
     EndReason,
     Event,
@@ -137,6 +138,8 @@ class Members(ABC):
                     self._vanish(event)
                 case SubtreeChanged():
                     self._subtree.publish(event.subtree_ids)
+                case CycleClaimed():
+                    self._give_time(event)
                 case _:
                     assert_never(event)
         self._arm()
@@ -219,6 +222,19 @@ class Members(ABC):
             del self._keepers[event.segment]
             self._members.pop(keeper.link.registration.session_id, None)
             self._catalog.drop(keeper.link)
+
+    def set_above(self, ids: frozenset[str]) -> None:
+        """The aggregators known to stand above us: a registrant that says one of them is below it goes (5.3)."""
+        self.happened(self.engine.set_above(ids))
+
+    def _give_time(self, event: CycleClaimed) -> None:
+        """It may be an aggregator that repeats what it was told: it hears of it with its next beat."""
+        interval_s = (event.session.register.heartbeat_interval_ms or HEARTBEAT_MS) / 1000
+        asyncio.get_running_loop().call_later(interval_s, self._end_cycle, event.session.session_id)
+
+    def _end_cycle(self, session_id: str) -> None:
+        if not self._stopping:
+            self.happened(self.engine.end_cycle(session_id, now=self._clock.now()))
 
     def _arm(self) -> None:
         due = self.engine.next_deadline()

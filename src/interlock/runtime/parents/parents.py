@@ -20,7 +20,7 @@ from interlock.protocol.ax import errors
 from interlock.protocol.ax.budget import Limits
 from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT_MS, REGISTER, SUBPROTOCOL, VERSION, Register
 from interlock.protocol.ax.registration.authority import maybe_authority
-from interlock.protocol.ax.registration.registrant import FAREWELL_S, Failed, Joined, Left
+from interlock.protocol.ax.registration.registrant import FAREWELL_S, CycleClaimed, Failed, Joined, Left
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object
 from interlock.protocol.jsonrpc.messages import Notification
 from interlock.runtime.base.clock import Clock, rfc3339
@@ -66,11 +66,14 @@ class Parents(Uplink):
         recorder: Recorder,
         make_front: MakeFront,
         budgets: Budgets,
+        on_above: Callable[[], None],
         signer: "SigningKey | None" = None,
     ) -> None:
-        """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `signer`: what proves our
-        authority, where the node has a key. Raises TlsInvalid."""
+        """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `on_above`: `above` changed.
+        `signer`: what proves our authority, where the node has a key. Raises TlsInvalid."""
         self._signer = signer
+        self._on_above = on_above
+        self._learnt: set[str] = set()  # ids that a parent said stand above us
         self.plans = plan.ax.parents
         self._tree = plan.ax.tree
         register = Register(
@@ -125,6 +128,12 @@ class Parents(Uplink):
         """Other aggregators stand below us: the parent learns it with the next heartbeat (5.3)."""
         self._take(self._engine.subtree_changed(subtree_ids, asyncio.get_running_loop().time()))
 
+    @property
+    def above(self) -> frozenset[str]:
+        """The aggregators known to stand above us: also a parent that is away, as long as it is configured."""
+        parents = (one.aggregator_id for one in self.standings)
+        return frozenset((*self._learnt, *(one for one in parents if one is not None)))
+
     def receive(self, data: bytes) -> None:
         front = self._tenant
         if not (isinstance(front, UpwardFront) and front.take(data)):
@@ -174,11 +183,19 @@ class Parents(Uplink):
         standing.scope = given.auth_scope.value if given.auth_scope is not None else None
         standing.reason = standing.next_step = None
         standing.not_listed = 0
+        self._on_above()
         self._budgets.receive(self._tree, Limits(**given.budget))
         self._record(step.parent, REGISTER, given.assigned_segment, "ok", None)
 
+    def _handle_cycle(self, step: CycleClaimed) -> None:
+        log.warning("%s is above us, and a link claims to have it below: that link goes", step.id)
+        self._learnt.add(step.id)
+        self._on_above()
+
     def _handle_left(self, step: Left) -> None:
         super()._handle_left(step)
+        self._learnt.clear()
+        self._on_above()
         self._budgets.receive(self._tree, None)
         segment = self.standings[step.parent].assigned_segment or self.plans[step.parent].segment
         self._stand(step.parent, "standby").assigned_segment = None
@@ -251,7 +268,8 @@ _STEPS: Final = {
     errors.NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
     " operator release it with interlock links release SEGMENT",
     errors.NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
-    errors.REGISTRATION_CYCLE: "this parent is below us, or is ourselves: remove it from [[ax.parents]]",
+    errors.REGISTRATION_CYCLE: "this parent is ourselves, or below us as one of our links says: remove it from"
+    " [[ax.parents]], or that link",
     errors.SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
     errors.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there; on one"
     " machine an [[access]] entry may name our authority; or it changes ax.require_proof",

@@ -78,6 +78,7 @@ class ParentService:
             leaving.close()
             await leaving.leave()
         self._trees = self._make(plan, signer)
+        self._registrar.set_above(frozenset())
         await self.open()
 
     def status(self) -> list[Parent]:
@@ -86,6 +87,10 @@ class ParentService:
     def _on_subtree(self, ids: tuple[str, ...]) -> None:
         if self._trees is not None:
             self._trees.subtree_changed(ids)
+
+    def _on_above(self) -> None:
+        if self._trees is not None:
+            self._registrar.set_above(self._trees.above)
 
     def _make(self, plan: Plan, signer: "SigningKey | None") -> "ParentTrees | None":
         if not plan.ax.parents:
@@ -102,6 +107,7 @@ class ParentService:
                 recorder=self._recorder,
                 make_front=partial(UpwardFront, self._legacy, self._modern, self._audience),
                 budgets=self._budgets,
+                on_above=self._on_above,
                 signer=signer,
             )
 

@@ -39,6 +39,11 @@ class ParentTrees:
         for parents in self._trees:
             parents.subtree_changed(subtree_ids)
 
+    @property
+    def above(self) -> frozenset[str]:
+        """The aggregators known to stand above us, in any tree."""
+        return frozenset().union(*(parents.above for parents in self._trees))
+
     def status(self) -> list[Parent]:
         """In the order of the configuration."""
         found = {

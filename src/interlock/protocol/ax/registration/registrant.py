@@ -135,13 +135,19 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
     mendable: bool = True
 
 
+class CycleClaimed(msgspec.Struct, frozen=True, kw_only=True):
+    """The parent says that `id`, which one below us claims to have below it, stands above us: that claim is wrong."""
+
+    id: str
+
+
 class Ignored(msgspec.Struct, frozen=True, kw_only=True):
     """The parent answered what was not asked."""
 
     reason: str
 
 
-Step = Dial | Send | Hangup | Joined | Left | Failed | Ignored
+Step = Dial | Send | Hangup | Joined | Left | Failed | CycleClaimed | Ignored
 Steps = tuple[Step, ...]
 
 
@@ -241,11 +247,19 @@ class Registrant:
             case "deregister":
                 return self._end(fault.message)
             case "register":
+                is_wrong = (fault.data or {}).get("is_below") is False
+                if is_wrong and (claimed := _maybe_claimed(fault, self._subtree_said)) is not None:
+                    failed = self._fail(_display(fault), now, jitter, fault=fault, hang_up=True)
+                    return (CycleClaimed(id=claimed), *failed)
                 return self._refuse(fault, now, jitter)
             case "heartbeat":
                 if fault.code == errors.SESSION_UNKNOWN:
                     return self._forgotten(now)
                 if fault.code == errors.REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
+                    said = self._subtree_in.pop(id, self._subtree_said)
+                    if (claimed := _maybe_claimed(fault, said, self.parent_id)) is not None:
+                        self._note_contact(id)
+                        return (CycleClaimed(id=claimed),)
                     self._held_session = None
                     return self._refuse(fault, now, jitter)
                 self._note_contact(id)  # whatever it thinks of the beat, it lives
@@ -488,6 +502,12 @@ def _interval_s(declared_ms: int, deadline_ms: int) -> float:
         return 0.0
     wanted_ms = deadline_ms / HEARTBEATS_MISSED_MAX if deadline_ms > 0 else declared_ms
     return max(min(declared_ms, wanted_ms) / 1000, min(INTERVAL_MIN_S, declared_ms / 1000))
+
+
+def _maybe_claimed(fault: Fault, said: tuple[str, ...] | None, parent_id: str | None = None) -> str | None:
+    """The id that makes the circle, where we said that it is below us. A parent that names none means itself."""
+    named = (fault.data or {}).get("id", parent_id)
+    return next((one for one in (said or ())[1:] if isinstance(named, str) and one == named.lower()), None)
 
 
 def _display(fault: Fault) -> str:

@@ -28,6 +28,7 @@ from interlock.protocol.ax.names import check_segment, is_segment
 from interlock.protocol.ax.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
 from interlock.protocol.ax.registration.liveness import Liveness, LivenessInput, LivenessState
 from interlock.protocol.ax.registration.sessions import (
+    CycleClaimed,
     Ended,
     EndReason,
     Event,
@@ -57,6 +58,7 @@ class _Seat:
         self.session = session
         self.liveness = liveness
         self.subtree_ids = session.register.subtree_ids
+        self.cycle: str | None = None  # one that stands above us and that it last said is below it
 
     @property
     def segment(self) -> str:
@@ -69,6 +71,7 @@ class Registrations:
         self.tree = tree
         self.policy = policy  # may be replaced; what was granted stays granted
         self._kept: frozenset[str] = frozenset()
+        self._above: frozenset[str] = frozenset()
         self._by_segment: dict[str, _Seat] = {}
         self._by_subserver: dict[str, _Seat] = {}
         self._by_session: dict[str, _Seat] = {}  # only while the session lasts
@@ -82,9 +85,21 @@ class Registrations:
         """Keep segments for the configuration: they cannot be registered. A registrant that holds one keeps it."""
         self._kept = frozenset(segments)
 
+    def set_above(self, ids: frozenset[str]) -> tuple[Event, ...]:
+        """The aggregators that are known to stand above us. Who says that one of them is below it is refused."""
+        self._above = ids
+        self._below_touched = True
+        events: list[Event] = []
+        for seat in self._by_session.values():
+            if seat.cycle not in ids:
+                seat.cycle = self._maybe_above(seat.subtree_ids)
+                events += () if seat.cycle is None else (CycleClaimed(session=seat.session),)
+        return (*events, *self._subtree_change())
+
     def subtree_ids(self) -> tuple[str, ...]:
-        """Our own id first, then those of all aggregators below."""
-        return (self.aggregator_id, *self._below)
+        """Our own id first, then those of all aggregators below. One that stands above us is not below us, whatever a
+        registrant says: repeated to our parent, its claim would cost all of us our registration."""
+        return (self.aggregator_id, *(one for one in self._below if one not in self._above))
 
     def maybe_standing(self, segment: str) -> RegistrationState | None:
         seat = self._by_segment.get(segment)
@@ -148,12 +163,17 @@ class Registrations:
         if beat.subtree_ids is not None:
             if self.aggregator_id in beat.subtree_ids:
                 events += self._leave(seat, "registration_cycle", now)
-                return Step(self._cycle(), (*events, *self._subtree_change()))
+                return Step(self._cycle(self.aggregator_id), (*events, *self._subtree_change()))
             if not seat.session.peer.secure:
                 events += self._leave(seat, "link_insecure", now)
                 return Step(_insecure(), (*events, *self._subtree_change()))
             if fault := self._check_size(beat.subtree_ids, seat):
                 return Step(fault, tuple(events))
+        was, seat.cycle = seat.cycle, self._maybe_cycle(seat, beat.subtree_ids)
+        if seat.cycle is not None:
+            events += () if was is not None else (CycleClaimed(session=seat.session),)
+            return Step(self._cycle(seat.cycle), tuple(events))
+        if beat.subtree_ids is not None:
             self._drop_below(seat)
             seat.subtree_ids = beat.subtree_ids
             self._add_below(seat)
@@ -180,6 +200,14 @@ class Registrations:
         events = [*self.on_deadline(now)]
         if seat := self._by_session.get(session_id):
             events += self._leave(seat, reason, now)
+        return (*events, *self._subtree_change())
+
+    def end_cycle(self, session_id: str, *, now: float) -> tuple[Event, ...]:
+        """It had time to take back that one above us is below it: if it has not, it goes."""
+        events = [*self.on_deadline(now)]
+        seat = self._by_session.get(session_id)
+        if seat is not None and seat.cycle in self._above:
+            events += self._leave(seat, "registration_cycle", now)
         return (*events, *self._subtree_change())
 
     def release(self, segment: str, *, now: float) -> tuple[Event, ...]:
@@ -220,8 +248,13 @@ class Registrations:
         if request.tree is not None and request.tree != self.tree:
             why = "tree must be left out or be the one this aggregator belongs to"
             return Fault(INVALID_PARAMS, why, {"member": "tree", "tree": self.tree})
-        if self.aggregator_id in (request.subserver_id, *(request.subtree_ids or ())):
-            return self._cycle()
+        named = request.subserver_id, *(request.subtree_ids or ())
+        above = self._maybe_above(named)
+        if self.aggregator_id in named:
+            # If we were below it, so would be the one we are registered with.
+            return self._cycle(self.aggregator_id, is_below=above is not None)
+        if above is not None:
+            return self._cycle(above)
         if request.is_aggregator and not peer.secure:
             return _insecure()
         if unfit := check_segment(request.segment):
@@ -340,8 +373,18 @@ class Registrations:
         self._told = ids
         return (SubtreeChanged(subtree_ids=ids),)
 
-    def _cycle(self) -> Fault:
-        return refusal(REGISTRATION_CYCLE, "this aggregator is below the one that registers", id=self.aggregator_id)
+    def _maybe_above(self, ids: tuple[str, ...] | None) -> str | None:
+        return next((one for one in ids or () if one in self._above), None) if self._above else None
+
+    def _maybe_cycle(self, seat: _Seat, said: tuple[str, ...] | None) -> str | None:
+        """Whom of those above us it names. What was refused and not taken back still counts."""
+        if said is not None:
+            return self._maybe_above(said)
+        return seat.cycle if seat.cycle in self._above else self._maybe_above(seat.subtree_ids)
+
+    def _cycle(self, id: str, **data: bool) -> Fault:
+        which = "this aggregator" if id == self.aggregator_id else "an aggregator above this one"
+        return refusal(REGISTRATION_CYCLE, f"{which} is named as one below the one that registers", id=id, **data)
 
 
 def _standing(seat: _Seat) -> RegistrationState:

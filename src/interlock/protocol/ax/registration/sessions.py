@@ -111,7 +111,13 @@ class SubtreeChanged(msgspec.Struct, frozen=True, kw_only=True):
     subtree_ids: tuple[str, ...]
 
 
-Event = Joined | Suspected | Recovered | Lost | Ended | Vanished | SubtreeChanged
+class CycleClaimed(msgspec.Struct, frozen=True, kw_only=True):
+    """A registrant says that one above us is below it. It has an interval to find out who told it so (5.3)."""
+
+    session: Session
+
+
+Event = Joined | Suspected | Recovered | Lost | Ended | Vanished | SubtreeChanged | CycleClaimed
 
 Answer = TypeVar("Answer")
 
