@@ -93,7 +93,7 @@ NOTED_ON: dict[str, str] = {
     "call": f"{_CALL} sha256 sink target ticket timeout_s upstream_id uri wished",
     "pending": "handle upstream_id",
     "origin": "renewed",
-    "hold": "answered_here approval_id digest goes_on is_named is_waiting",
+    "hold": "answered_here digest goes_on is_named is_waiting",
     "dialogue": "interviewer is_gathering lacked questions rounds",
     "open_dialogue": "interviewer is_gathering lacked questions request_digest",
     # an HTTP exchange is between its protocol and its endpoint

@@ -49,7 +49,9 @@ async def test_a_call_goes_on_once_for_its_caller_and_with_the_state_that_was_as
     assert kept.may_go_on("a", "d", b'"s"')
     hand.at = 30
     assert not kept.may_go_on("a", "d", b'"s"')
-    assert kept.take("a", "d") == "approval"
+    taken = kept.take("a", "d")
+    assert taken is not None
+    assert taken.approval_id == "approval"
     assert kept.take("a", "d") is None
 
 
@@ -66,7 +68,9 @@ async def test_one_that_nobody_takes_up_is_told_of_and_one_that_was_taken_up_is_
     async with asyncio.timeout(5):
         assert await lapsed.get() == "left"
     assert lapsed.empty()
-    assert kept.take("a", "two") == "in its place"
+    left = kept.take("a", "two")
+    assert left is not None
+    assert left.approval_id == "in its place"
 
 
 def test_the_first_to_show_an_id_keeps_it() -> None:

@@ -387,6 +387,10 @@ class Call(msgspec.Struct, eq=False):
             self.asking += 1
             asker.ask(link, request.id, request.method, request.params, self.sink)
 
+    def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
+        """Of what its client wrote only this is sent."""
+        self.params, self.meta = params, meta
+
     def as_wished(self) -> dict[str, Any]:
         """The params as its client wrote them, where `wished` is kept."""
         return {**self.params, NAMED_BY[self.method]: self.wished}

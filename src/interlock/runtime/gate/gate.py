@@ -41,7 +41,7 @@ from interlock.runtime.catalog.definition import DefinitionSnapshot
 from interlock.runtime.catalog.routes import ChangedDefinition, Route
 from interlock.runtime.gate.hold import Back, GateHold
 from interlock.runtime.gate.responses import STATE_FOREIGN, STATE_INVALID, Answers, sees_pages
-from interlock.runtime.gate.rounds import Relayed, Rounds
+from interlock.runtime.gate.rounds import Pass, Relayed, Rounds
 from interlock.store.ports import Conflict, KeyValue
 
 LOOKS_MAX: Final = 3  # at an approval that others use up or change meanwhile
@@ -240,19 +240,19 @@ class Gate:
     async def use(self, call: Call, release: Release) -> Fault | None:
         """The approval is used, on disk, by this call and no other; or by an earlier round of it, while that lasts."""
         hold, approval_id = call.hold, release.approval_id
+        before: Pass | None = None
         if not isinstance(hold, GateHold):
             return HELD.fault
         if release.is_used:
-            taken = self.rounds.take(call.caller.principal.name, hold.digest)
-            if taken != approval_id or approval_id not in self._underway:
+            before = self.rounds.take(call.caller.principal.name, hold.digest)
+            if before is None or before.approval_id != approval_id or approval_id not in self._underway:
                 return HELD.fault  # another round was first
         else:
             used = await self.inbox.use(approval_id)
             if isinstance(used, Fault):
                 return used
             self._underway.add(approval_id)
-        hold.approval_id = approval_id
-        hold.is_waiting = False
+        hold.release(call, approval_id, before)
         if call.done:  # its client left while the approval was being used
             self.finish(approval_id, Move.FAIL, "its caller left before anything was sent")
         return None
@@ -273,10 +273,12 @@ class Gate:
     def _not_taken_up(self, approval_id: str) -> None:
         self.finish(approval_id, Move.FAIL, "the question it was answered with was not answered in time")
 
-    def _let_go_on(self, call: Call, hold: GateHold, state: bytes) -> None:
+    def _let_go_on(
+        self, call: Call, hold: GateHold, state: bytes = b"", questions: frozenset[str] = frozenset()
+    ) -> None:
         if hold.approval_id is not None:
             who, seconds = call.caller.principal.name, self.inbox.rules.redeem_s
-            hold.goes_on = self.rounds.let_go_on(who, hold.digest, hold.approval_id, state, seconds)
+            hold.goes_on = self.rounds.let_go_on(who, hold.digest, hold.approval_id, state, seconds, questions)
 
     def read_answer(self, call: Call, hold: GateHold, message: bytes) -> bytes:
         """The answer on its way to the client."""
@@ -286,19 +288,19 @@ class Gate:
             if carried is not None:
                 relayed = Relayed(route=route, principal=call.caller.principal.name, digest=hold.digest)
                 self.rounds.remember(carried.confirmation_id, relayed)
-                self._let_go_on(call, hold, b"")
+                self._let_go_on(call, hold)
                 return encode_result(call.client_id, self.answers.from_below(call, hold, carried))
         if hold.approval_id is not None and _INPUT_REQUIRED in message and call.caller.era is Era.MODERN:
             wanted = read_input_required(result_of(message))
             if wanted is not None and not isinstance(wanted, str):
-                self._let_go_on(call, hold, bytes(wanted.state or b""))
+                self._let_go_on(call, hold, bytes(wanted.state or b""), frozenset(wanted.questions))
         return message
 
     def made_below(self, relayed: Relayed) -> None:
         """The call was released, and made, further down: what was agreed to here is used up with it."""
-        approval_id = self.rounds.take(relayed.principal, relayed.digest)
-        if approval_id is not None:
-            self.finish(approval_id, Move.SUCCEED, "made by a hop below")
+        taken = self.rounds.take(relayed.principal, relayed.digest)
+        if taken is not None:
+            self.finish(taken.approval_id, Move.SUCCEED, "made by a hop below")
 
     # Definitions that change
 

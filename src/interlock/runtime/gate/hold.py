@@ -10,6 +10,8 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.check import Refuse, Release
 from interlock.runtime.catalog.routes import Route
+from interlock.runtime.gate.confirmed_request import keep_confirmed
+from interlock.runtime.gate.rounds import Pass
 
 
 class Back(msgspec.Struct, frozen=True):
@@ -56,6 +58,12 @@ class GateHold(msgspec.Struct, eq=False):
 
     async def approval(self, call: Call) -> Release | Refuse:
         return await self.gate.approval(call, self)
+
+    def release(self, call: Call, approval_id: str, before: Pass | None) -> None:
+        """Its approval is used: it may be sent, as it was shown. `before`: the round that it goes on from."""
+        self.approval_id = approval_id
+        self.is_waiting = False
+        keep_confirmed(call, self.route.link, before)
 
     def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
         if not self.answered_here:

@@ -29,6 +29,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
     approval_id: str
     until: float
     state: bytes  # what the server's question asks back; empty: a hop below asks for a confirmation
+    questions: frozenset[str] = frozenset()  # what it asks, by its names
 
 
 class Rounds:
@@ -55,7 +56,15 @@ class Rounds:
 
     # Calls that go on
 
-    def let_go_on(self, principal: str, digest: str, approval_id: str, state: bytes, seconds: float) -> bool:
+    def let_go_on(
+        self,
+        principal: str,
+        digest: str,
+        approval_id: str,
+        state: bytes,
+        seconds: float,
+        questions: frozenset[str] = frozenset(),
+    ) -> bool:
         """False when there is no room: then the call is over."""
         if len(self._passes) >= PASSES_MAX:
             return False
@@ -63,7 +72,8 @@ class Rounds:
         before = self._passes.get(key)
         if before is not None and before.approval_id != approval_id:
             self._on_lapsed(before.approval_id)  # the same call was begun anew, and goes on in its place
-        held = self._passes[key] = Pass(approval_id=approval_id, until=self._clock.now() + seconds, state=state)
+        until = self._clock.now() + seconds
+        held = self._passes[key] = Pass(approval_id=approval_id, until=until, state=state, questions=questions)
         asyncio.get_running_loop().call_later(seconds, self._lapse, key, held)
         return True
 
@@ -75,10 +85,9 @@ class Rounds:
         held = self._passes.get((principal, digest))
         return held.approval_id if held is not None else None
 
-    def take(self, principal: str, digest: str) -> str | None:
-        """The approval of the call that goes on now: no other call takes it up."""
-        held = self._passes.pop((principal, digest), None)
-        return held.approval_id if held is not None else None
+    def take(self, principal: str, digest: str) -> Pass | None:
+        """The round of the call that goes on now: no other call takes it up."""
+        return self._passes.pop((principal, digest), None)
 
     def _lapse(self, key: tuple[str, str], held: Pass) -> None:
         if self._passes.get(key) is held:

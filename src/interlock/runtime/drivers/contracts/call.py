@@ -108,6 +108,11 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             )
         )
 
+    def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
+        super().send_only(params, meta)
+        if "requestState" not in params:
+            self.state = None  # which driver serves it is the node's affair: that one is still the pinned one
+
     # Out
 
     def depart(self, admitted: Admitted[Call]) -> None:

@@ -207,6 +207,10 @@ class LeasedCall(Call, eq=False, kw_only=True):
         if lease is not None:
             lease.release()
 
+    def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
+        super().send_only(params, meta)
+        self.asked = {**params, "name": self.asked["name"]}
+
     def as_wished(self) -> dict[str, Any]:
         return self.asked
 
