@@ -287,19 +287,14 @@ class Uplink:
         if response.error:
             self._take(self._engine.refused(id, _fault(response.error), _now(), jitter))
             return
-        read: object = None
-        match asked:
-            case Register():
-                read = codec.read_registered_untrusted(response.result)
-                if not isinstance(read, Fault):
-                    self._take(self._engine.granted(id, read, _now()))
-                    return
-            case Heartbeat():
-                read = codec.read_heartbeat_answer_untrusted(response.result)
+        if not isinstance(asked, Register):
+            self._take(self._engine.answered(id))  # the draft shows no answer to the others: any shows that it lives
+            return
+        read = codec.read_registered_untrusted(response.result)
         if isinstance(read, Fault):
             self._take(self._engine.misanswered(id, read.message, _now(), jitter))
         else:
-            self._take(self._engine.answered(id))
+            self._take(self._engine.granted(id, read, _now()))
 
     def closed(self, link: "_Link", code: int, reason: str) -> None:
         if link is not self._link:

@@ -36,7 +36,7 @@ async def test_the_requests_that_are_answered_are_those_of_the_reference_and_no_
         end = wires.ends["root"][0].other  # the root's end of its link to edge
         answered = set()
         for number, method in enumerate(tried):
-            up = await leaf.request(method, {})
+            up = await leaf.request(method, {"session_id": "none of its own"})
             sent = len(end.other.carried)
             end.send(json.dumps({"jsonrpc": "2.0", "id": f"t{number}", "method": method, "params": {}}).encode())
             await edge.until(lambda: len(end.other.carried) > sent)  # noqa: B023 - within this turn

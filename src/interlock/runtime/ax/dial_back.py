@@ -22,12 +22,17 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import DISCOVER, PING
 from interlock.protocol.net.address_scope import IpAddress, Scope, is_loopback, scope_of
 from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.links.connector import ConnectFailed, Connector, ConnectorParts, Loss
+from interlock.runtime.links.connector import ConnectFailed, ConnectorParts, Loss
 from interlock.runtime.links.handshake import MODERN_META, modern_head
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.lost_fault import LostFault
 from interlock.runtime.links.pipes import Pipe
-from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
+from interlock.runtime.links.registered import (
+    RegisteredConnector,
+    RegisteredKeeper,
+    RegisteredLink,
+    RegistrationParts,
+)
 from interlock.runtime.trust.registrant import RegistrantIdentity
 
 PROBE_EVERY_S: Final = 30.0  # MCP-AX 6.3, ours: where no heartbeats are promised
@@ -109,7 +114,7 @@ class DialBack:
         """Nothing of the subserver's is open here; the keeper hangs up."""
 
 
-class _Judging(Connector):
+class _Judging(RegisteredConnector):
     """Dials only where the operator's list leads at the time."""
 
     def __init__(

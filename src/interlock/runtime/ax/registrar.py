@@ -177,21 +177,25 @@ class Registrar(Members):
 
     def on_ax_request(self, link: RegisteredLink, request: Request) -> None:
         pipe = link.pipe
-        answer, events = self.answer(request, link.registration.peer)
+        answer, events = self.answer(request, link.registration.peer, link.registration.session_id)
         if pipe is not None:
             pipe.send(answer, b"", None)
         self.happened(events)  # which may close the link, behind the answer
 
     def on_ax_notification(self, link: RegisteredLink, message: Notification) -> None:
         """The same without an answer (6.3)."""
-        self.happened(self.answer(Request(b"0", message.method, message.params), link.registration.peer)[1])
+        request, session = Request(b"0", message.method, message.params), link.registration
+        self.happened(self.answer(request, session.peer, session.session_id)[1])
 
-    def answer(self, request: Request, peer: Peer) -> tuple[bytes, tuple[Event, ...]]:
-        """To a request of MCP-AX other than a first mcpax/register, and what is to happen once it is on its way."""
+    def answer(self, request: Request, peer: Peer, own: str | None = None) -> tuple[bytes, tuple[Event, ...]]:
+        """To a request of MCP-AX other than a first mcpax/register, and what is to happen once it is on its way.
+
+        `own`: the session of the link it came on, if it came on one.
+        """
         if request.method == HEARTBEAT:
-            return self._answer_beat(request, peer)
+            return self._answer_beat(request, peer, own)
         if request.method == DEREGISTER:
-            leaving = read_deregister_untrusted(request.params)
+            leaving = read_deregister_untrusted(request.params, own)
             if isinstance(leaving, Fault):
                 return encode_fault(request.id, leaving), ()
             step = self.engine.deregister(leaving, peer, now=self._clock.now())
@@ -203,8 +207,8 @@ class Registrar(Members):
             fault = Fault(INVALID_REQUEST, "this link has its registration; open another for another")
         return encode_fault(request.id, fault), ()
 
-    def _answer_beat(self, request: Request, peer: Peer) -> tuple[bytes, tuple[Event, ...]]:
-        beat = read_heartbeat_untrusted(request.params)
+    def _answer_beat(self, request: Request, peer: Peer, own: str | None) -> tuple[bytes, tuple[Event, ...]]:
+        beat = read_heartbeat_untrusted(request.params, own)
         if isinstance(beat, Fault):
             return encode_fault(request.id, beat), ()
         step = self.engine.heartbeat(beat, peer, now=self._clock.now())

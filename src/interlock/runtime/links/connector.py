@@ -177,7 +177,8 @@ class Connector:
         if facts.era is Era.LEGACY:
             if isinstance(link.pipe, HttpPipe):
                 link.pipe.adopt_session(link.session, facts.version)
-            link.notify(INITIALIZED)
+            if facts.greeted:
+                link.notify(INITIALIZED)
             if isinstance(link.pipe, HttpPipe):
                 link.pipe.open_stream()
         link.greeted(facts)

@@ -45,6 +45,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     server_version: str = ""
     capabilities: dict[str, Raw] = {}
     instructions: str | None = None
+    greeted: bool = True  # False: it answers no greeting, and serves all the same
 
 
 class UsersFull(Exception):

@@ -24,8 +24,8 @@ from interlock.protocol.ax.registration.liveness import Liveness
 from interlock.protocol.ax.registration.sessions import Session
 from interlock.protocol.ax.route import CURSOR, ROUTE
 from interlock.protocol.jsonrpc.codec import decode_object, encode_value
-from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.protocol.mcp.eras import Era
+from interlock.protocol.jsonrpc.messages import Notification, Request, Response
+from interlock.protocol.mcp.eras import LATEST_LEGACY, Era
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
@@ -36,6 +36,7 @@ from interlock.protocol.mcp.methods import (
     RESOURCE_UPDATED,
     TASK_NEWS,
     TASK_STATUS,
+    TOOLS_LIST,
 )
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.link_state import LinkState
@@ -43,12 +44,12 @@ from interlock.runtime.calls.budgets import Account
 from interlock.runtime.calls.call import Call, Pending
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.links.connected_link import CHANGES, ConnectedLink
-from interlock.runtime.links.connector import ConnectFailed, Connector, ConnectorParts
+from interlock.runtime.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
 from interlock.runtime.links.handshake import GreetingFailed
 from interlock.runtime.links.keeper import Keeper, StockCatalog
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
-from interlock.runtime.links.listing import Listing
+from interlock.runtime.links.listing import LIST_S, Listing
 from interlock.runtime.links.pipes import PipeOwner, Trouble, Undelivered
 
 log = logging.getLogger("interlock.ax")
@@ -58,6 +59,7 @@ _OF_A_QUESTION: Final = frozenset((ACKNOWLEDGED, CANCELLED))  # bounded by the q
 # For one caller: of one call or task the latest counts.
 _NEWS: Final = {PROGRESS: PROGRESS_TOKEN, TASK_STATUS: "taskId", TASK_NEWS: "taskId"}
 _PLAIN: Final = frozenset((*CHANGES, RESOURCE_UPDATED, ELICITATION_COMPLETE))
+GREET_S: Final = 10.0  # for one that has just spoken
 LAID_MAX: Final = 1024  # of what is remembered of how `_meta` goes down
 LAID_BYTES_MAX: Final = 2048
 TOKEN_DIGITS_MAX: Final = 18  # of a progress token, which is the number of a request of ours
@@ -160,6 +162,12 @@ class RegisteredLink(ConnectedLink):
         left_out = [name for name in _CAPABILITIES if getattr(register, name) is False]
         kept = {name: raw for name, raw in facts.capabilities.items() if name not in left_out}
         super().greeted(msgspec.structs.replace(facts, capabilities=kept))
+
+    @property
+    def registered_capabilities(self) -> dict[str, Raw]:
+        """What the registration says it has (6.1)."""
+        register = self.registration.register
+        return {name: Raw(b"{}") for name in _CAPABILITIES if getattr(register, name)}
 
     def _on_request(self, request: Request, origin: Pending | None) -> None:
         if request.method.startswith(AX_PREFIX):
@@ -274,7 +282,39 @@ class SocketPipe:
         self._pipe.close(GOING_AWAY, "the node is stopping")
 
 
-class _Accepted(Connector):
+class RegisteredConnector(Connector):
+    """Greets a subserver. One that knows only what MCP-AX shows, tools/list and tools/call, is used without it."""
+
+    _link: RegisteredLink
+
+    async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
+        try:
+            async with asyncio.timeout(GREET_S):
+                return await super()._greet_or_lose(remembered)
+        except TimeoutError:
+            failed = GreetingFailed(f"no answer to a greeting within {GREET_S:g} s")
+        except GreetingFailed as error:
+            failed = error
+        answers = failed.what is None or (
+            failed.what.trouble is Trouble.REFUSED and failed.what.status not in REDIRECTS
+        )
+        if answers and failed.code is None and not self._loss.is_declared and await self._lists_tools():
+            return ServerFacts(
+                era=Era.LEGACY, version=LATEST_LEGACY, capabilities=self._link.registered_capabilities, greeted=False
+            )
+        raise failed
+
+    async def _lists_tools(self) -> bool:
+        inquiry = self._link.ask(TOOLS_LIST, {})
+        try:
+            reply = await asyncio.wait_for(inquiry.future, LIST_S)
+        except TimeoutError:
+            self._link.cancel(inquiry, "timeout")
+            return False
+        return isinstance(reply, Response) and not reply.error and "tools" in (decode_object(reply.result) or {})
+
+
+class _Accepted(RegisteredConnector):
     """There is nothing to launch or dial: the subserver is there, and only has to be greeted."""
 
     async def connect(self) -> None:

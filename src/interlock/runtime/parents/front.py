@@ -12,11 +12,18 @@ from msgspec import Raw
 from interlock.config.plan import NameForm
 from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.ax.notifications import Notice
-from interlock.protocol.jsonrpc.codec import decode_object, encode_fault, encode_notification, maybe_string
+from interlock.protocol.jsonrpc.codec import (
+    decode_object,
+    encode_fault,
+    encode_notification,
+    encode_value,
+    maybe_string,
+)
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault, for_legacy
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
+from interlock.protocol.mcp.eras import LATEST_LEGACY
 from interlock.protocol.mcp.ladder import Climbed, climb, climb_alone
-from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE
+from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE, META_VERSION
 from interlock.runtime.audience import Audience
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Asked, Principal
@@ -32,6 +39,7 @@ RUNNING_MAX: Final = 10_000  # calls and listens of one parent under way
 LISTENS_MAX: Final = 16  # it needs one, and another while that changes
 AX_PREFIX: Final = "mcpax/"
 
+_NO_GREETING: Final = Raw(encode_value({"protocolVersion": LATEST_LEGACY}))
 _STOPPING: Final = Fault(UNAVAILABLE, "unavailable", {"reason": "node_stopping"})
 
 
@@ -55,6 +63,7 @@ class UpwardFront:
         self._hop = Hop(segment)
         self._send: Callable[[bytes], bool] | None = send
         self._session: Session | None = None
+        self._plain: Session | None = None  # for requests of a parent that greets in neither era
         self._running: dict[bytes, Call | Listener] = {}
         self._listens = 0
         self._closing = False
@@ -91,6 +100,8 @@ class UpwardFront:
             self._legacy.handle(self._session, request, self)
         elif request.method == INITIALIZE:
             self._initialize(request)
+        elif _is_unstamped(request):
+            self._serve_plain(request)
         else:
             self._refuse(request.id, climbed)
 
@@ -101,8 +112,9 @@ class UpwardFront:
             if running is not None:
                 self._stop(running, maybe_string(params.get("reason")))
                 return
-        if self._session is not None:
-            self._legacy.handle(self._session, notification, self)
+        session = self._session or self._plain
+        if session is not None:
+            self._legacy.handle(session, notification, self)
 
     def hear_answer(self, response: Response) -> None:
         if self._session is not None:
@@ -111,8 +123,9 @@ class UpwardFront:
     def leave(self) -> None:
         self._send = None
         self._audience.leave(self)
-        if self._session is not None:
-            self._legacy.sessions.close(self._session, "the parent went away")
+        for session in (self._session, self._plain):
+            if session is not None:
+                self._legacy.sessions.close(session, "the parent went away")
         running, self._running = self._running, {}
         for one in running.values():
             self._stop(one, "the parent went away")
@@ -120,15 +133,29 @@ class UpwardFront:
     # The eras
 
     def _initialize(self, request: Request) -> None:
-        opened = self._legacy.initialize(request, self._principal, VIA, None, NAMES)
+        opened = self._open_session(request, request.params)
+        if opened is not None:
+            opened.knows_tree = True
+            self._session = opened
+            self._legacy.welcome(opened, request, self)
+
+    def _serve_plain(self, request: Request) -> None:
+        """The draft shows a parent that lists and calls without a greeting (MCP-AX 5.1, 5.2)."""
+        if self._plain is None:
+            self._plain = self._open_session(request, _NO_GREETING)
+        if self._plain is not None:
+            self._legacy.handle(self._plain, request, self)
+
+    def _open_session(self, request: Request, greeting: Raw) -> Session | None:
+        """None: the request was refused."""
+        asked = Request(request.id, INITIALIZE, greeting)
+        opened = self._legacy.initialize(asked, self._principal, VIA, None, NAMES)
         if isinstance(opened, Fault):
             self._refuse(request.id, opened)
-            return
+            return None
         opened.caller.hop = self._hop
-        opened.knows_tree = True
-        self._session = opened
         opened.attach(self)
-        self._legacy.welcome(opened, request, self)
+        return opened
 
     def _serve_modern(self, climbed: Climbed) -> None:
         if climbed.id in self._running:
@@ -196,6 +223,13 @@ class UpwardFront:
 
     def ask_roots(self, link: Asked, request: Request) -> bool:
         return False
+
+
+def _is_unstamped(request: Request) -> bool:
+    """It does not say that it is of the modern era."""
+    params = decode_object(request.params) if request.params else {}
+    meta = decode_object(params.get("_meta", Raw(b"{}"))) if params is not None else None
+    return meta is not None and META_VERSION not in meta
 
 
 class _Reply:

@@ -69,17 +69,18 @@ def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> R
         return refused.fault
 
 
-def read_heartbeat_untrusted(params: Raw) -> Heartbeat | Fault:
+def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> Heartbeat | Fault:
+    """`own`: the session of the link it came on, which it need not name; the draft shows no params."""
     try:
-        members = _members(params, "params")
+        members = _members_of_own(params, own)
         return Heartbeat(session_id=_session_id(members, "session_id"), subtree_ids=_subtree_ids(members))
     except _Refused as refused:
         return refused.fault
 
 
-def read_deregister_untrusted(params: Raw) -> Deregister | Fault:
+def read_deregister_untrusted(params: Raw, own: str | None = None) -> Deregister | Fault:
     try:
-        return Deregister(session_id=_session_id(_members(params, "params"), "session_id"))
+        return Deregister(session_id=_session_id(_members_of_own(params, own), "session_id"))
     except _Refused as refused:
         return refused.fault
 
@@ -98,16 +99,6 @@ def read_registered_untrusted(result: Raw) -> Registered | Fault:
             tree=_tree(members) if "tree" in members else None,
             auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
         )
-    except _Refused as refused:
-        return refused.fault
-
-
-def read_heartbeat_answer_untrusted(result: Raw) -> int | Fault:
-    """The heartbeat_deadline_ms."""
-    try:
-        members = _members(result, "result")
-        _status(members, "ok")
-        return _deadline_ms(members)
     except _Refused as refused:
         return refused.fault
 
@@ -194,6 +185,13 @@ def _members(raw: Raw, name: str) -> dict[str, Raw]:
     members = decode_object(raw)
     if members is None:
         _refuse(name, "an object")
+    return members
+
+
+def _members_of_own(params: Raw, own: str | None) -> dict[str, Raw]:
+    members = {} if own is not None and not params else _members(params, "params")
+    if own is not None and "session_id" not in members:
+        members["session_id"] = Raw(encode_value(own))
     return members
 
 

@@ -268,14 +268,11 @@ class Registrant:
                 assert_never(asked)
 
     def misanswered(self, id: int, reason: str, now: float, jitter: float) -> Steps:
-        """A request was answered with something that cannot be read."""
-        asked = self._asked.pop(id, None)
-        if asked == "register":
-            said = f"it answered mcpax/register with nonsense: {reason}"
-            return self._fail(said, now, jitter, hang_up=True)
-        if asked == "deregister":
-            return self._end(reason)
-        return (Ignored(reason=reason),)  # a heartbeat answered with nonsense stays unanswered
+        """mcpax/register was answered with something that cannot be read."""
+        if self._asked.get(id) != "register":
+            return (Ignored(reason=reason),)
+        del self._asked[id]
+        return self._fail(f"it answered mcpax/register with nonsense: {reason}", now, jitter, hang_up=True)
 
     def subtree_changed(self, subtree_ids: tuple[str, ...], now: float) -> Steps:
         """Announce the aggregators below us (5.3) with the next heartbeat, soon. A parent that does not know yet who is
