@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check-flaky soak check check-types check-rest conformance bench clean
+.PHONY: help run test check-flaky soak mutation check check-types check-rest conformance bench clean
 
 help:
 	@echo "make run          start a node with a small example tree and say what to try"
 	@echo "make test         run the tests"
 	@echo "make check-flaky  the same, and fail where a test passed only when run again alone"
 	@echo "make soak         servers killed under load, long fuzzing; writes docs/soak.md"
+	@echo "make mutation     break what ledger entries say; count what their tests do not notice"
 	@echo "make check        format, lint, types, architecture, generated files"
 	@echo "make conformance  other people's suites against Interlock"
 	@echo "make bench        cost per call against nginx and others; writes docs/benchmarks.md"
@@ -86,6 +87,9 @@ conformance: $(VENV)/.dev $(VENV)/.sandbox
 
 soak: $(VENV)/.dev
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+mutation: $(VENV)/.dev $(VENV)/.sandbox
+	@$(BIN)/python -m tests.mutation $(ARGS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench --write $(ARGS)

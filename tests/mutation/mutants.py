@@ -1,0 +1,215 @@
+"""Mutants of a source file: one small change each that a test of the changed behaviour has to notice.
+
+In: the text of a module. Out: its functions with the words they use and the changes that can be made in them. Values
+alone: nothing is run or written.
+"""
+
+import ast
+import re
+from typing import NamedTuple
+
+_OTHER_COMPARISON = {
+    ast.Lt: (b"<", b"<="),
+    ast.LtE: (b"<=", b"<"),
+    ast.Gt: (b">", b">="),
+    ast.GtE: (b">=", b">"),
+    ast.Eq: (b"==", b"!="),
+    ast.NotEq: (b"!=", b"=="),
+    ast.In: (b"in", b"not in"),
+    ast.NotIn: (b"not in", b"in"),
+    ast.Is: (b"is", b"is not"),
+    ast.IsNot: (b"is not", b"is"),
+}
+_BOUNDARY = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_CODE = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[_./-][A-Za-z0-9]+)+")  # route_mismatch, x-mcpax-route, tools/call
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+# Lines that no requirement speaks of: what is logged, and what a person who debugs sees.
+_UNOBSERVED_CALLS = frozenset(("debug", "info", "warning", "error", "exception", "log"))
+_UNOBSERVED_FUNCTIONS = frozenset(("__repr__", "__str__", "__hash__"))
+
+
+class Mutant(NamedTuple):
+    file: str
+    line: int
+    change: str  # for people
+    start: int  # in bytes
+    end: int
+    text: bytes
+
+    def applied(self, source: bytes) -> bytes:
+        return source[: self.start] + self.text + source[self.end :]
+
+
+class Function(NamedTuple):
+    name: str
+    words: frozenset[str]
+    mutants: list[Mutant]
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text or of code, names taken apart, without most endings."""
+    return frozenset(stem for word in _WORD.findall(text) if len(stem := _stem(word.lower())) > 2)
+
+
+def _stem(word: str) -> str:
+    for ending in ("ations", "ation", "ings", "ing", "ions", "ion", "ies", "ed", "es", "s", "e", "y"):
+        if word.endswith(ending) and len(word) - len(ending) > 2:
+            return word[: -len(ending)]
+    return word
+
+
+def functions(source: bytes, file: str) -> list[Function]:
+    module = ast.parse(source)
+    lines = source.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    found = []
+    for node in ast.walk(module):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name in _UNOBSERVED_FUNCTIONS:
+            continue
+        text = b"".join(lines[node.lineno - 1 : node.end_lineno]).decode()
+        made = _Maker(source, file, starts)
+        for statement in node.body:
+            made.visit(statement)
+        found.append(Function(node.name, words(text), made.mutants))
+    return found
+
+
+class _Maker(ast.NodeVisitor):
+    """Visits the body of one function, not the functions inside of it."""
+
+    def __init__(self, source: bytes, file: str, starts: list[int]) -> None:
+        self._source = source
+        self._file = file
+        self._starts = starts
+        self.mutants: list[Mutant] = []
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        pass
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        pass
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        pass
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        pass
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_If(self, node: ast.If) -> None:
+        self._negate(node.test)
+        self.generic_visit(node)
+
+    def visit_While(self, node: ast.While) -> None:
+        self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self._negate(node.test)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        for test in node.ifs:
+            self._negate(test)
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        for left, right in zip(node.values, node.values[1:], strict=False):
+            start, end = self._span(left)[0], self._span(right)[1]
+            for kept in (left, right):
+                a, b = self._span(kept)
+                joiner = "and" if isinstance(node.op, ast.And) else "or"
+                gone = right if kept is left else left
+                self._add(gone, f"without `{joiner} {self._shown(gone)}`", start, end, self._source[a:b])
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if len(node.ops) == 1 and (isinstance(node.ops[0], _BOUNDARY)):
+            old, new = _OTHER_COMPARISON[type(node.ops[0])]
+            start, end = self._span(node.left)[1], self._span(node.comparators[0])[0]
+            between = self._source[start:end]
+            if between.count(old) == 1:
+                self._add(node, f"{old.decode()} -> {new.decode()}", start, end, between.replace(old, new))
+        self.generic_visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        if node.exc is not None:
+            self._drop(node)
+        self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> None:
+        match node.value:
+            case ast.Constant(value=bool() as value):
+                self._add(node.value, f"{value} -> {not value}", *self._span(node.value), str(not value).encode())
+            case ast.Compare() | ast.BoolOp():
+                self._negate(node.value)
+        self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        value = node.value.value if isinstance(node.value, ast.Await) else node.value
+        if isinstance(value, ast.Constant):
+            return
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            if value.func.attr in _UNOBSERVED_CALLS:
+                return
+            if value.func.attr != "__init__":
+                self._drop(node)
+        elif isinstance(value, ast.Call):
+            self._drop(node)
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets):
+            self._drop(node)
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._drop(node)
+        self.generic_visit(node)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        self._drop(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        pass  # words for people
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        start, end = self._span(node)
+        value = node.value
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > 1:
+            self._add(node, f"{value} -> {value + 1}", start, end, str(value + 1).encode())
+        elif isinstance(value, str) and _CODE.fullmatch(value):
+            self._add(node, f'"{value}" -> "{value}x"', start, end, repr(value + "x").encode())
+        elif isinstance(value, bytes) and _CODE.fullmatch(value.decode("latin-1")):
+            self._add(node, f"{value!r} -> {value + b'x'!r}", start, end, repr(value + b"x").encode())
+
+    def _negate(self, test: ast.expr) -> None:
+        start, end = self._span(test)
+        self._add(test, f"not ({self._shown(test)})", start, end, b"(not (" + self._source[start:end] + b"))")
+
+    def _drop(self, node: ast.stmt) -> None:
+        self._add(node, f"without `{self._shown(node)}`", *self._span(node), b"pass")
+
+    def _add(self, node: ast.stmt | ast.expr, change: str, start: int, end: int, text: bytes) -> None:
+        self.mutants.append(Mutant(self._file, node.lineno, change, start, end, text))
+
+    def _span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset
+
+    def _shown(self, node: ast.stmt | ast.expr) -> str:
+        start, end = self._span(node)
+        text = " ".join(self._source[start:end].decode().split())
+        return text if len(text) <= 60 else text[:57] + "..."
+
+
+def compiles(source: bytes) -> bool:
+    try:
+        compile(source, "mutant", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
