@@ -12,9 +12,9 @@ START_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def node(servers: Mapping[str, str | list[str]]) -> Iterator[RunningNode]:
-    """Run Interlock in front of these servers, each a URL or a command."""
-    tables = {segment: table(reach) for segment, reach in servers.items()}
+def node(servers: Mapping[str, str | list[str]], **more: Any) -> Iterator[RunningNode]:
+    """Run Interlock in front of these servers, each a URL or a command. `more`: further keys of every one."""
+    tables = {segment: table(reach) | more for segment, reach in servers.items()}
     with tempfile.TemporaryDirectory() as folder, running_node(Path(folder), tables, announced=False) as running:
         for segment in servers:
             wait_for(lambda segment=segment: running.link(segment)["state"] in ("ready", "slow"), START_SECONDS)

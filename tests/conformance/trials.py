@@ -58,7 +58,7 @@ class Cell:
             if self.way == "alone":
                 yield str(reach)
                 return
-            running = stack.enter_context(node({renaming.SEGMENT: reach}))
+            running = stack.enter_context(node({renaming.SEGMENT: reach}, roots=["/shop"]))
             found = running.link(renaming.SEGMENT)["era"]
             if found != self.server:
                 raise RuntimeError(f"the fixture was to be {self.server}, the node found it {found}")

@@ -25,6 +25,7 @@ MODERN_CELLS = [(front, link) for front in MODERN_FRONTS for link in MODERN_LINK
 SAME_ERA = [*LEGACY_CELLS, *MODERN_CELLS]
 CROSS_ERA = [(front, link) for front in FRONTS for link in LINKS if (front, link) not in SAME_ERA]
 
+SHOP = "/srv/shop"  # the folder that servers may hear of as a root
 CAPABLE = {"sampling": {}, "elicitation": {"form": {}}, "roots": {"listChanged": True}}
 
 
@@ -47,6 +48,11 @@ def uri(link: str, own: str) -> str:
 
 def stdio_table(command: list[str]) -> dict[str, Any]:
     return {"command": command[0], "args": command[1:]}
+
+
+def with_roots(tables: Mapping[str, dict[str, Any]], *folders: str) -> dict[str, dict[str, Any]]:
+    """The same tables, with what the operator lets these servers hear of."""
+    return {link: {**table, "roots": list(folders)} for link, table in tables.items()}
 
 
 class Fleet:
@@ -105,7 +111,8 @@ def five_servers(*http_options: str) -> Iterator[tuple[dict[str, str], dict[str,
         urls = {link: stack.enter_context(serving([*link_command(link), *http_options])) for link in dialled}
         reach: dict[str, dict[str, Any]] = {link: {"url": url} for link, url in urls.items()}
         reach["old_sse"] = {"url": urls["old_sse"].removesuffix("/mcp") + "/sse", "transport": "sse"}
-        yield urls, {link: reach.get(link) or stdio_table(link_command(link)) for link in LINKS}
+        tables = {link: reach.get(link) or stdio_table(link_command(link)) for link in LINKS}
+        yield urls, with_roots(tables, SHOP)
 
 
 @contextlib.asynccontextmanager

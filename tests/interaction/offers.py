@@ -20,6 +20,7 @@ if __name__ == "__main__":
 ICONS = '[{"src":"data:image/png;base64,iVBORw0KGgo=","mimeType":"image/png","sizes":["48x48"],"theme":"dark","x-i":1}]'
 OUTPUT = '{"type":"object","properties":{"n":{"type":"integer"}},"x-order":{"z":1,"a":2}}'
 STATE = '"il1.s \\u00e9"'
+SAMPLING = '{"messages":[],"maxTokens":1}'
 DAWDLES_S = 0.15
 DECLARED = {"latency_class": "fast", "mutable": True, "reversible": True, "schema_version": "2.1.0", "x-own": {"k": []}}
 
@@ -131,7 +132,7 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
             return text_result("told")
 
         async def takes_back(exchange: Exchange, arguments: str) -> str:
-            asking = asyncio.create_task(exchange.ask("roots/list", "{}"))
+            asking = asyncio.create_task(exchange.ask("sampling/createMessage", SAMPLING))
             await asyncio.sleep(0)
             withdrawn = obj([("requestId", string(f"ask-{server.asked}")), ("reason", '"found it"')])
             await exchange.notify("notifications/cancelled", withdrawn)

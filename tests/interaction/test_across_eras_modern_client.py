@@ -12,7 +12,6 @@ from tests.interaction.across import (
     ELICIT,
     FILLED,
     QUESTIONS,
-    ROOTS,
     SAMPLE,
     Tree,
     again,
@@ -57,18 +56,18 @@ async def parked(peer: Peer, link: str, *steps: dict[str, Any], **options: Any) 
 async def test_every_kind_of_question_parks_the_call_and_its_answers_take_it_up(
     tree: Tree, front: str, link: str
 ) -> None:
-    rounds = [asks(*(question(method) for method in QUESTIONS)), asks(question(ELICIT)), asks({"method": ROOTS})]
+    rounds = [asks(*(question(method) for method in QUESTIONS)), asks(question(ELICIT)), asks(question(SAMPLE))]
     async with tree.peer(front) as peer:
         given, reply = await parked(peer, link, *rounds)
         states = set()
-        for methods in (list(QUESTIONS), [ELICIT], [ROOTS]):
+        for methods in ([ELICIT, SAMPLE], [ELICIT], [SAMPLE]):  # roots are the operator's
             requests = reply.result["inputRequests"].values()
             assert [one["method"] for one in requests] == methods
             assert all(one.get("params", {}) == QUESTIONS[one["method"]][0] for one in requests)
             states.add(reply.result["requestState"])
             reply = await again(peer, tool(link, "interview"), given, reply, filled(reply))
         said = {f"q{number}": answer for number, (_, answer) in enumerate(QUESTIONS.values(), 1)}
-        assert answers(reply) == [said, {"q1": FILLED}, {"q1": QUESTIONS[ROOTS][1]}]
+        assert answers(reply) == [said, {"q1": FILLED}, {"q1": QUESTIONS[SAMPLE][1]}]
         assert reply.result["resultType"] == "complete"
         assert len(states) == 3
         counts = await tally(peer, link)
@@ -226,7 +225,6 @@ async def test_a_client_is_not_asked_what_it_cannot_answer(tree: Tree, link: str
     cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, question(ELICIT)),
         ({"elicitation": {"form": {}}}, question(SAMPLE)),
-        ({"elicitation": {}, "sampling": {}}, question(ROOTS)),
         ({"elicitation": {}}, page),
         ({"elicitation": {"url": {}}}, question(ELICIT)),
         (URL, {"method": "tools/list", "params": {}}),

@@ -22,7 +22,7 @@ OTHERS = {"legacy": MODERN_LINKS, "2026-07-28": LEGACY_LINKS, "auto": LEGACY_LIN
 ASKED = {
     "test_input_required_result_elicitation": "Hello, Which",
     "test_input_required_result_sampling": "because",
-    "test_input_required_result_list_roots": "file:///shop",
+    "test_input_required_result_list_roots": "file:///srv/shop",
     "test_input_required_result_request_state": "state-ok",
     "test_input_required_result_multiple_inputs": "All three arrived.",
     "test_input_required_result_multi_round": "Both steps are done.",
@@ -53,7 +53,7 @@ class Person:
 
     async def roots(self, context: Any) -> types.ListRootsResult:
         self.asked.append(ROOTS)
-        return types.ListRootsResult(roots=[types.Root(uri="file:///shop", name="shop")])
+        return types.ListRootsResult(roots=[types.Root(uri="file:///srv/shop", name="shop")])
 
     @property
     def callbacks(self) -> dict[str, Any]:
@@ -89,8 +89,9 @@ async def test_it_answers_every_question_of_servers_of_the_other_era(tree: Tree,
             first, second = told["answers"]
             assert first["q1"] == {"action": "accept", "content": {"colour": "Which"}}
             assert first["q2"]["content"]["text"] == "because"
-            assert second["q1"]["roots"] == [{"uri": "file:///shop", "name": "shop"}]
-            assert sorted(person.asked) == sorted([ELICIT, SAMPLE, ROOTS])
+            assert second["q1"]["roots"] == [{"uri": "file:///srv/shop", "name": "shop"}]
+            # The roots of a server that is shared are the operator's; one of 2026-07-28 hears those of each request.
+            assert sorted(person.asked) == sorted([ELICIT, SAMPLE] + [ROOTS] * (era(link) == "modern"))
             counts = (await opened.call_tool(tool(link, "tally"), {})).structured_content
             assert counts["begun"][given["label"]] == (1 if era(link) == "legacy" else 3)
 
@@ -105,14 +106,14 @@ async def test_with_the_sdk_on_both_sides_every_question_is_answered(tree: Tree,
             assert wanted in result.content[0].text, name
         result = await opened.get_prompt(tool(link, "test_input_required_result_prompt"))
         assert result.messages[0].content.text == "The context is Which."
-        assert len(person.asked) == 10
+        assert len(person.asked) == (10 if link == "sdk_new" else 8)  # roots of an older server are the operator's
 
 
 @pytest.mark.parametrize("front", ["http legacy", "http auto"])
 async def test_without_callbacks_it_is_not_asked_and_the_call_says_why(tree: Tree, front: str) -> None:
     async with client(tree, front) as opened:
         for link in OTHERS[front.split()[1]]:
-            for method in (ELICIT, SAMPLE, ROOTS):
+            for method in (ELICIT, SAMPLE):
                 given = interview(asks(question(method)))
                 if front == "http legacy":
                     with pytest.raises(MCPError, match=method):

@@ -93,7 +93,7 @@ async def test_what_a_revision_forbids_is_left_out_for_it_alone(node: RunningNod
     [("prompts/get", {"name": "asking__asking"}), ("resources/read", {"uri": "mcpax://asking/r://asking"})],
 )
 async def test_prompts_and_resources_may_need_input_too(node: RunningNode, method: str, params: dict[str, str]) -> None:
-    responses = '{"r":{ "roots":[],"n":18446744073709551616 }}'
+    responses = '{"r":{"roots":[],"n":18446744073709551616}}'
     async with client(node, "modern", judged=False) as peer:
         first = await peer.request(method, params)
         said = members(first.result_text)

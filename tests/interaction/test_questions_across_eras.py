@@ -18,7 +18,7 @@ from tests.interaction.fleet import (
 from tests.interaction.harness import running_node
 from tests.interaction.offers import command
 from tests.interaction.peers import HttpPeer, Peer, Reply, call_text
-from tests.interaction.test_questions import FILLED, QUESTIONS, next_question, question
+from tests.interaction.test_questions import ASKED_OF_CLIENTS, FILLED, QUESTIONS, next_question, question
 from tests.servers.rawserver.text import members, prepend
 from tests.servers.start import raw, serving
 
@@ -121,7 +121,7 @@ def retry(params: str, reply: Reply, responses: dict[str, Any] | str) -> str:
     return prepend([("inputResponses", text), ("requestState", members(reply.result_text)["requestState"])], params)
 
 
-@pytest.mark.parametrize("method", QUESTIONS)
+@pytest.mark.parametrize("method", ASKED_OF_CLIENTS)
 @pytest.mark.parametrize(("front", "link"), MODERN_TO_LEGACY)
 async def test_a_modern_client_answers_a_legacy_server(fleet: Fleet, front: str, link: str, method: str) -> None:
     asked, answer = QUESTIONS[method]
@@ -171,12 +171,12 @@ async def test_a_state_is_good_once_for_its_own_request(fleet: Fleet, link: str)
 @pytest.mark.parametrize("link", LEGACY_LINKS)
 async def test_a_retry_without_the_answer_is_asked_again(fleet: Fleet, link: str) -> None:
     async with fleet.peer("http-modern") as peer:
-        params, reply, questions = await asked_by(peer, link, "roots/list")
+        params, reply, questions = await asked_by(peer, link, "elicitation/create")
         again = await peer.request("tools/call", retry(params, reply, {"unknown": {}}))
         assert list(again.result["inputRequests"].values()) == list(questions.values())
         (key,) = again.result["inputRequests"]
-        done = await peer.request("tools/call", retry(params, again, {key: {"roots": []}}))
-        assert done.result["structuredContent"]["answers"] == [{"roots": []}]
+        done = await peer.request("tools/call", retry(params, again, {key: FILLED}))
+        assert done.result["structuredContent"]["answers"] == [FILLED]
 
 
 async def test_a_node_behind_a_node_can_still_ask(tmp_path: Path) -> None:

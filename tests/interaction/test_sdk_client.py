@@ -16,6 +16,7 @@ from tests.interaction.fleet import (
     MODERN_LINKS,
     Fleet,
     bridge,
+    era,
     instructions,
     tool,
     uri,
@@ -79,7 +80,7 @@ async def test_it_is_asked_and_its_answers_arrive(fleet: Fleet, front: str) -> N
         return types.CreateMessageResult(role="assistant", content=said, model="m")
 
     async def roots(context: Any) -> types.ListRootsResult:
-        return types.ListRootsResult(roots=[types.Root(uri="file:///shop", name="shop")])
+        return types.ListRootsResult(roots=[types.Root(uri="file:///srv/shop/north", name="north")])
 
     callbacks = {"elicitation_callback": elicit, "sampling_callback": sample, "list_roots_callback": roots}
     async with client(fleet, front, **callbacks) as opened:
@@ -88,7 +89,9 @@ async def test_it_is_asked_and_its_answers_arrive(fleet: Fleet, front: str) -> N
             assert (await ask(opened, link, "elicitation/create", form))["content"] == {"colour": link}
             prompt = {"messages": [], "maxTokens": 7}
             assert (await ask(opened, link, "sampling/createMessage", prompt))["content"]["text"] == "7 tokens"
-            assert (await ask(opened, link, "roots/list", {}))["roots"] == [{"uri": "file:///shop", "name": "shop"}]
+            told = "shop" if era(link) == "legacy" else "shop/north"  # a shared server is told the operator's
+            (root,) = (await ask(opened, link, "roots/list", {}))["roots"]
+            assert root["uri"] == f"file:///srv/{told}"
 
 
 async def ask(opened: Client, link: str, method: str, params: dict[str, Any]) -> Any:

@@ -67,7 +67,7 @@ async def test_a_question_taken_back_is_taken_back_under_the_clients_id(node: Ru
         for link in LINKS:
             reply = await peer.call(f"{link}__takes_back")
             assert reply.result["content"][0]["text"] == "took it back"
-            asked = await peer.hear("roots/list")
+            asked = await peer.hear("sampling/createMessage")
             message = await peer.hear("notifications/cancelled")
             assert message["params"] == {"requestId": asked["id"], "reason": "found it"}
 

@@ -10,6 +10,9 @@ from tests.runtime.parked import ELICIT, FILLED, Place, filled, finish, park, pl
 
 from interlock.runtime.calls import parking
 
+SAMPLE = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
+SAMPLED = {"role": "assistant", "content": {"type": "text", "text": "so"}, "model": "m"}
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -24,13 +27,12 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]
 
 
 async def test_the_retry_takes_up_the_very_call_and_the_server_runs_it_once(here: Place) -> None:
-    arguments, said = await park(here, "once", {"ask": {"a": ELICIT}}, {"ask": {"b": {"method": "roots/list"}}})
+    arguments, said = await park(here, "once", {"ask": {"a": ELICIT}}, {"ask": {"b": SAMPLE}})
     assert [one["method"] for one in said["inputRequests"].values()] == ["elicitation/create"]
     second = await here.again("old__interview", arguments, said, filled(said)).result()
-    assert list(second["inputRequests"].values()) == [{"method": "roots/list"}]
-    roots = {"roots": [{"uri": "file:///x"}]}
-    done = await here.again("old__interview", arguments, second, filled(second, roots)).result()
-    assert done["structuredContent"]["answers"] == [{"a": FILLED}, {"b": roots}]
+    assert list(second["inputRequests"].values()) == [SAMPLE]
+    done = await here.again("old__interview", arguments, second, filled(second, SAMPLED)).result()
+    assert done["structuredContent"]["answers"] == [{"a": FILLED}, {"b": SAMPLED}]
     tally = await here.tally("old")
     assert (tally["begun"]["once"], tally["finished"]["once"]) == (1, 1)
 
@@ -163,20 +165,19 @@ async def test_a_question_that_is_not_answered_is_asked_again(here: Place, given
 async def test_questions_asked_in_one_breath_are_one_round_and_only_the_open_ones_are_asked_again(
     here: Place, link: str
 ) -> None:
-    three = {"ask": {"a": ELICIT, "b": {"method": "roots/list"}, "c": ELICIT}}
+    three = {"ask": {"a": ELICIT, "b": SAMPLE, "c": ELICIT}}
     arguments, said = await park(here, "three", three, name=f"{link}__interview")
-    roots = {"roots": []}
     asked = [one["method"] for one in said["inputRequests"].values()]
-    assert asked == ["elicitation/create", "roots/list", "elicitation/create"]
+    assert asked == ["elicitation/create", "sampling/createMessage", "elicitation/create"]
     for open_questions in (3, 2, 1):
         assert len(said["inputRequests"]) == open_questions
         key, question = next(iter(said["inputRequests"].items()))
-        answer = roots if question["method"] == "roots/list" else {"action": "accept", "content": {"c": key}}
+        answer = SAMPLED if question == SAMPLE else {"action": "accept", "content": {"c": key}}
         said = await here.again(f"{link}__interview", arguments, said, {key: answer}).result()
     (answers,) = said["structuredContent"]["answers"]
     assert answers == {
         "a": {"action": "accept", "content": {"c": "1"}},
-        "b": roots,
+        "b": SAMPLED,
         "c": {"action": "accept", "content": {"c": "3"}},
     }
 

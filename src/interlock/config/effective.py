@@ -112,6 +112,8 @@ def _server(server: ServerPlan) -> dict[str, Any]:
             made["url"] = _masked_url(reach.url, server.secrets)
             made |= {"headers": dict.fromkeys(reach.headers, MASK), "transport": reach.transport}
             made["auth"] = None if reach.auth is None else _auth(reach.auth)
+    if server.roots is not None:
+        made["roots"] = [masked_text(str(path), server.secrets) for path in server.roots]
     return made | {"tools": dict(server.classes)}
 
 

@@ -120,6 +120,13 @@ SERVERS: Final = keys_by_name(
         help="Start it in a sandbox, in which it reads and writes these files and folders beside its own.",
     ),
     Key(
+        name="roots",
+        beside=REACHES,
+        kind=Many(item=FilePath()),
+        example=["~/notes"],
+        help="The folders it is told as roots, whatever clients say. Default: files, else the folders in args.",
+    ),
+    Key(
         name="transport",
         beside=REACHES,
         kind=Choice(values=(*DIALLED, "stdio")),

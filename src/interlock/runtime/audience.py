@@ -15,10 +15,10 @@ from interlock.protocol.ax.uris import bare_uri
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
-from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
-from interlock.runtime.calls.caller import Asked, Caller
+from interlock.runtime.calls.caller import Caller
 from interlock.runtime.catalog.routes import RESOURCE_SCHEME
+from interlock.runtime.dispatch.client_tasks import Background
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
@@ -43,9 +43,6 @@ class Member(Protocol):
 
     def on_notice(self, notice: Notice) -> None:
         """A notification of the tree that plain MCP does not know."""
-
-    def ask_roots(self, link: Asked, request: Request) -> bool:
-        """True when the client has roots and will be asked."""
 
 
 class Audience:
@@ -165,13 +162,19 @@ class Audience:
                 member.on_log(params)
 
     def roots(self, link: ConnectedLink, request: Request) -> bool:
-        """Roots are asked of the one client that has them; with several, a shared server gets none of theirs."""
+        """A user's own server asks for roots outside of a call: of that user's client, if there is one with roots."""
         if request.method != ROOTS_LIST:
             return False
-        able = [member for member in self.members if "roots" in member.caller.capabilities]
-        if len(able) == 1 and able[0].ask_roots(link, request):
-            return True
-        link.respond(request.id, b'"result":{"roots":[]}')
+        able = [
+            asking
+            for member in self.members
+            if member.caller.principal.name == link.owner and "roots" in member.caller.capabilities
+            if (asking := Background(member.caller)).reachable
+        ]
+        if len(able) == 1:
+            link.entrust(request, able[0])
+        else:
+            link.respond_roots(request)
         return True
 
     def elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
@@ -188,9 +191,10 @@ class Audience:
             if member.caller.principal.name == principal:
                 member.tell_legacy(message)
 
-    def roots_changed(self) -> None:
-        """A client's roots changed: servers that care will ask again, and `roots` decides whom."""
+    def roots_changed(self, principal: str) -> None:
+        """A client's roots changed: servers of that user's own will ask again; those that all share are not told."""
         for keeper in self._keepers.values():
-            facts = keeper.link.facts
-            if keeper.is_offered and facts is not None and facts.era is Era.LEGACY:
-                keeper.link.notify(ROOTS_CHANGED)
+            per_user = keeper.link.per_user
+            for link in (keeper.link, *(per_user.links if per_user is not None else ())):
+                if isinstance(link, ConnectedLink) and link.owner == principal and not link.modern:
+                    link.notify(ROOTS_CHANGED)

@@ -117,3 +117,18 @@ async def test_what_one_tenants_server_lacks_is_that_tenants_trouble_alone(stage
     lease = provider.maybe_ready(caller("ada"))
     assert lease is not None
     lease.release()
+
+
+@pytest.mark.req("AIP-proto-6")
+async def test_only_a_users_own_process_that_may_ask_for_roots_hears_that_users(stage: Stage) -> None:
+    for metadata, owner in (
+        ({"isolation": "user", "client_capabilities": ["roots"]}, "client:ada"),
+        ({"isolation": "user", "client_capabilities": ["sampling"]}, None),
+        ({"isolation": "tenant", "client_capabilities": ["sampling"]}, None),
+        ({}, None),
+    ):
+        provider = await settled(stage.provider(metadata=metadata))
+        lease = await lent(provider, "ada")
+        assert lease.link.owner == owner
+        lease.release()
+        await provider.stop()

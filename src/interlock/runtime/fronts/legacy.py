@@ -252,7 +252,7 @@ class LegacyFront:
             if call is not None:
                 call.cancel(maybe_string(params.get("reason")) or "cancelled by the client")
         elif message.method == ROOTS_CHANGED:
-            self._audience.roots_changed()
+            self._audience.roots_changed(session.caller.principal.name)
         elif message.method == TASK_STATUS:
             self._asked.on_status(session.caller, message.params)
 

@@ -20,7 +20,6 @@ from interlock.protocol.jsonrpc.codec import (
     maybe_string,
 )
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
-from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import MODERN_VERSIONS, Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS, Climbed
 from interlock.protocol.mcp.methods import (
@@ -43,7 +42,7 @@ from interlock.protocol.mcp.tasks import NOT_DECLARED, declares_tasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call
-from interlock.runtime.calls.caller import Asked, Caller, Principal, Sink, ViewKey, view_key
+from interlock.runtime.calls.caller import Caller, Principal, Sink, ViewKey, view_key
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.runtime.fronts.lists import ListCache
@@ -116,9 +115,6 @@ class Listener:
             meta = decode_object(params["_meta"]) if "_meta" in params else None
             params["_meta"] = {**(meta or {}), META_SUBSCRIPTION: Raw(self._id)}
             self._tell(encode_notification(notice.method.encode(), encode_value(params)))
-
-    def ask_roots(self, link: Asked, request: Request) -> bool:
-        return False
 
     def finish(self) -> None:
         """An orderly end: the answer to the listen request."""

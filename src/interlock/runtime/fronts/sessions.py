@@ -13,7 +13,7 @@ from msgspec import Raw
 from interlock.protocol.ax.notifications import Notice, as_log
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_request, encode_value
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
-from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.methods import (
     ASKED_OF_CLIENT,
     CANCELLED,
@@ -112,12 +112,6 @@ class Session:
         our_id = b'"il-%d"' % self._next_ask
         self._asks[our_id] = (link, upstream_id, sink)
         stream.emit(encode_request(our_id, method.encode(), bytes(params)))
-
-    def ask_roots(self, link: Asked, request: Request) -> bool:
-        if not self.streams:
-            return False
-        self.ask(link, request.id, request.method, request.params, None)
-        return True
 
     def withdraw(self, link: Asked, upstream_id: bytes, params: Raw) -> None:
         for our_id, (asked, theirs, sink) in list(self._asks.items()):

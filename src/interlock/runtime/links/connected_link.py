@@ -19,6 +19,7 @@ there is no connection. A keeper that lost it calls `fail_all`, so that no call 
 
 import asyncio
 import logging
+import os
 from typing import Any, Final
 
 from msgspec import Raw
@@ -54,10 +55,12 @@ from interlock.protocol.mcp.methods import (
     PROMPTS_CHANGED,
     RESOURCE_UPDATED,
     RESOURCES_CHANGED,
+    ROOTS_LIST,
     TASK_NEWS,
     TASK_STATUS,
     TOOLS_CHANGED,
 )
+from interlock.protocol.mcp.roots import encode_roots, hold_answers_untrusted, hold_roots_untrusted
 from interlock.protocol.mcp.tasks import offers_tasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
@@ -77,12 +80,14 @@ log = logging.getLogger("interlock.links")
 
 MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
 ONE_FOR_ALL: Final = frozenset(("stdio", "websocket"))  # no request has a stream of its own that could be closed
+_RESULT: Final = b'"result":'
 CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
 
 
 class ConnectedLink(Link):
     session = b""
     reach: Spawn | Dial | None = None  # where the node finds the server; None: it comes to the node
+    owner: str | None = None  # the one principal whose own process or session it is; None: it is shared
 
     def __init__(
         self,
@@ -112,6 +117,7 @@ class ConnectedLink(Link):
         self._last_id = 0
         self._unsent_told = 0  # of `unsent` when the link was last greeted
         self._asks: dict[bytes, Asking] = {}  # the server's questions under way, and on whose behalf each is
+        self._roots_asked: set[bytes] = set()  # of these, the ones for roots
         self._to_resend: list[Call] = []
 
     @property
@@ -146,6 +152,8 @@ class ConnectedLink(Link):
         call.ticket = admitted
         modern = self.modern
         if modern:
+            if "inputResponses" in call.params:
+                self._hold_answers(call)
             if call.caller.era is not MODERN or not UNCHANGED_KEYS.issuperset(call.meta):
                 self._rewrite_meta(call, uid)
         elif "_meta" in call.params:
@@ -154,6 +162,17 @@ class ConnectedLink(Link):
         self.calls += 1
         message = encode_request(b"%d" % uid, call.method.encode(), encode_value(call.params))
         call.handle = pipe.send(message, call.head if modern else b"", call)
+
+    def _hold_answers(self, call: Call) -> None:
+        given = call.params["inputResponses"]
+        answers, held = hold_answers_untrusted(given, self.allowed_folders(), os.path.realpath)
+        call.params["inputResponses"] = answers
+        if held:
+            self.events.on_client_roots(self, call.caller, held)
+
+    def allowed_folders(self) -> tuple[str, ...]:
+        """The folders that the operator lets the server hear of, without symlinks."""
+        return ()
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
         task = self.events.tasks.named_for(self, call.caller, call.meta[META_TASK]) if META_TASK in call.meta else None
@@ -194,13 +213,22 @@ class ConnectedLink(Link):
             self.send(call.ticket)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
+        for_roots = upstream_id in self._roots_asked
         call = self._close_question(upstream_id)
+        if for_roots and call is not None and payload.startswith(_RESULT):
+            payload = self._held_roots(call, Raw(payload[len(_RESULT) :]))
         if call is not None and call.caller.asker is not None:
             call.asking -= 1
             call.progressed = True
         if self.pipe is not None:
             payload = self.events.tasks.on_task_answer(self, upstream_id, payload)
             self.pipe.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (upstream_id, payload), b"", None)
+
+    def _held_roots(self, asking: Asking, answer: Raw) -> bytes:
+        result, held = hold_roots_untrusted(answer, self.allowed_folders(), os.path.realpath)
+        if held:
+            self.events.on_client_roots(self, asking.caller, held)
+        return _RESULT + bytes(result)
 
     def cancel(self, pending: Pending, reason: str) -> None:
         """Tell the server that no call waits any more: close the stream, and notify where it is legacy or shared."""
@@ -341,6 +369,9 @@ class ConnectedLink(Link):
         if self.modern:
             self._refuse(request, "a 2026-07-28 server sends no requests")
             return
+        if request.method == ROOTS_LIST and self.owner is None:
+            self.respond_roots(request)  # one client's roots must not move what all others reach
+            return
         if self.events.tasks.on_task_request(self, request, origin):
             return
         pending = self.whose(origin)
@@ -349,6 +380,10 @@ class ConnectedLink(Link):
         elif not self.events.on_orphan_request(self, request):
             self._refuse(request, "the client this is for cannot be told from others with calls under way")
 
+    def respond_roots(self, request: Request) -> None:
+        """The operator's folders, whatever clients have."""
+        self.respond(request.id, _RESULT + encode_roots(self.allowed_folders()))
+
     def entrust(self, request: Request, asking: Asking) -> None:
         """Let a client be asked; its answer comes back as `respond`."""
         fault = self.events.on_question(self, asking)
@@ -356,6 +391,8 @@ class ConnectedLink(Link):
             self.respond(request.id, b'"error":' + error_body(for_legacy(fault)))
             return
         self._asks[request.id] = asking
+        if request.method == ROOTS_LIST:
+            self._roots_asked.add(request.id)
         if isinstance(asking, Call):
             asking.open_dialogue().questions += (request.id,)
         asking.on_request(self, request)
@@ -479,6 +516,7 @@ class ConnectedLink(Link):
     def _close_question(self, upstream_id: bytes) -> Asking | None:
         """On whose behalf a question was asked that is open no more."""
         asking = self._asks.pop(upstream_id, None)
+        self._roots_asked.discard(upstream_id)
         if isinstance(asking, Call) and asking.dialogue is not None:
             dialogue = asking.dialogue
             dialogue.questions = tuple(one for one in dialogue.questions if one != upstream_id)

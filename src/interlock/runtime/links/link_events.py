@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.mcp.roots import HeldRoots
 from interlock.runtime.calls.call import Call, CallFactory, Pending
 from interlock.runtime.calls.caller import Asking, Caller
 from interlock.runtime.links.pipes import Undelivered
@@ -77,6 +78,9 @@ class LinkEvents:
         """A server's request that belongs to no call. True when it will be answered."""
         return False
 
+    def on_client_roots(self, link: "ConnectedLink", caller: Caller, held: HeldRoots) -> None:
+        """Of a client's roots these go to the server, and these do not."""
+
     def on_elicitation_complete(self, link: "ConnectedLink", params: Raw) -> None: ...
 
     # What the keeper acts on
@@ -122,6 +126,9 @@ class PassedOnEvents(LinkEvents):
 
     def on_orphan_request(self, link: "ConnectedLink", request: Request) -> bool:
         return self._events.on_orphan_request(link, request)
+
+    def on_client_roots(self, link: "ConnectedLink", caller: Caller, held: HeldRoots) -> None:
+        self._events.on_client_roots(link, caller, held)
 
     def on_elicitation_complete(self, link: "ConnectedLink", params: Raw) -> None:
         self._events.on_elicitation_complete(link, params)

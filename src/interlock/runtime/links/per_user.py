@@ -12,7 +12,6 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.config.plan import ServerPlan
-from interlock.protocol.jsonrpc.messages import Request
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.link_state import USABLE, LinkState
 from interlock.runtime.credentials.consents import Consent
@@ -94,14 +93,20 @@ class UserLinks:
 
     def _make(self, principal: str) -> "_UserKeeper":
         self._make_room()
-        keeper = _UserKeeper(self._make_link, self._connector_parts, self._events, self._holder_for(principal))
+        keeper = _UserKeeper(
+            lambda events: self._make_link(events, principal),
+            self._connector_parts,
+            self._events,
+            self._holder_for(principal),
+        )
         self._keepers[principal] = keeper
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         return keeper
 
-    def _make_link(self, events: LinkEvents) -> ServerLink:
-        return ServerLink(self._plan, events, self._connector_parts.clock, vendor_meta=self._vendor_meta)
+    def _make_link(self, events: LinkEvents, principal: str) -> ServerLink:
+        clock = self._connector_parts.clock
+        return ServerLink(self._plan, events, clock, vendor_meta=self._vendor_meta, owner=principal)
 
     def _make_room(self) -> None:
         if len(self._keepers) < USERS_MAX:
@@ -172,9 +177,6 @@ class _UserKeeper(Keeper):
 
     def on_log(self, link: ConnectedLink, params: Raw) -> None:
         pass
-
-    def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:
-        return False
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         self.refused(what)

@@ -121,6 +121,13 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         client_tasks=client_tasks,
         task_updates=task_updates,
         link_events=NodeLinkEvents(
-            catalog, audience, budgets, dispatch.tasks, task_updates, keeps_degraded=plan.degraded.enabled
+            catalog,
+            audience,
+            budgets,
+            dispatch.tasks,
+            task_updates,
+            stores.recorder,
+            clock,
+            keeps_degraded=plan.degraded.enabled,
         ),
     )

@@ -2,14 +2,19 @@
 
 import logging
 
+import msgspec
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.mcp.methods import ROOTS_LIST
+from interlock.protocol.mcp.roots import HeldRoots
 from interlock.runtime.audience import Audience
+from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.link_state import AWAY
+from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import Budgets
-from interlock.runtime.calls.caller import Asking
+from interlock.runtime.calls.caller import Asking, Caller
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.dispatch.task_table import Tasks
 from interlock.runtime.links.connected_link import ConnectedLink
@@ -27,6 +32,8 @@ class NodeLinkEvents(LinkEvents):
         budgets: Budgets,
         tasks: Tasks,
         task_events: TaskEvents,
+        recorder: Recorder,
+        clock: Clock,
         *,
         keeps_degraded: bool,
     ) -> None:
@@ -36,6 +43,8 @@ class NodeLinkEvents(LinkEvents):
         self._budgets = budgets
         self._tasks = tasks
         self._task_events = task_events
+        self._recorder = recorder
+        self._clock = clock
         self._keeps_degraded = keeps_degraded
 
     @property
@@ -60,5 +69,27 @@ class NodeLinkEvents(LinkEvents):
     def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:
         return self._audience.roots(link, request)
 
+    def on_client_roots(self, link: ConnectedLink, caller: Caller, held: HeldRoots) -> None:
+        self._recorder.add_line(_roots_line(self._clock.wall(), link, caller, held))
+
     def on_elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
         self._audience.elicitation_complete(link, params)
+
+
+def _roots_line(at: float, link: ConnectedLink, caller: Caller, held: HeldRoots) -> bytes:
+    """The record of a client's roots, by their URIs."""
+    return msgspec.json.encode(
+        {
+            "at": rfc3339(at),
+            "who": caller.principal.name,
+            "via": caller.via,
+            "method": ROOTS_LIST,
+            "tool": link.segment,
+            "args_sha256": None,
+            "verdict": "admitted" if held.passed else "refused",
+            "outcome": "refused" if held.withheld else "ok",
+            "ms": 0.0,
+            "roots": held.passed,
+            "withheld": held.withheld,
+        }
+    )

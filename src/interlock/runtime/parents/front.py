@@ -26,7 +26,7 @@ from interlock.protocol.mcp.ladder import Climbed, climb, climb_alone
 from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE, META_VERSION
 from interlock.runtime.audience import Audience
 from interlock.runtime.calls.call import Call
-from interlock.runtime.calls.caller import Asked, Principal
+from interlock.runtime.calls.caller import Principal
 from interlock.runtime.calls.incoming_route import Hop
 from interlock.runtime.calls.refusals import BUSY
 from interlock.runtime.fronts.legacy import LegacyFront
@@ -220,9 +220,6 @@ class UpwardFront:
     def on_notice(self, notice: Notice) -> None:
         if self._session is None:
             self.emit(encode_notification(notice.method.encode(), bytes(notice.params)))
-
-    def ask_roots(self, link: Asked, request: Request) -> bool:
-        return False
 
 
 def _is_unstamped(request: Request) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.net.address_scope import Scope, maybe_scope
 from interlock.protocol.net.egress import Permit, permits
+from interlock.protocol.net.file_uri import Unreadable, is_within, read_file_path, without_dots
 
 URI_CHARS_MAX: Final = 8192
 SCHEMA_STEPS_MAX: Final = 64  # of $ref and combinators around one value
@@ -26,7 +27,6 @@ Resolve = Callable[[str], str | None]  # an absolute path -> the same without sy
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _DROPPED = re.compile("[\x00-\x20\x7f-\xa0\ud800-\udfff]")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _WEB: Final = ("http", "https")
 _URI_FORMATS: Final = ("uri", "uri-reference", "iri", "iri-reference")
 _COMBINATORS: Final = ("allOf", "anyOf", "oneOf")
@@ -115,43 +115,15 @@ def _reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
 
 
 def _file_reason(rest: str, reach: Reach, resolve: Resolve) -> str | None:
-    if rest.startswith("//"):
-        host, slash, path = rest[2:].partition("/")
-        if host:
-            return "it names a host"
-        rest = slash + path
-    if not rest.startswith("/") or rest.startswith("//"):
-        return "its path is not absolute"
-    if "?" in rest or "#" in rest:
-        return "a file has no query and no fragment"
-    try:
-        path = unquote(rest, errors="strict")
-    except UnicodeDecodeError:
-        return "its path is not UTF-8"
-    if _ESCAPE.search(path):
-        return "its path is encoded twice"
-    if "\\" in path or any(ord(each) < 0x20 or ord(each) == 0x7F for each in path):
-        return "its path holds a backslash or a control character"
+    path = read_file_path(rest)
+    if isinstance(path, Unreadable):
+        return path.reason
     # Where a symlink stands before the dots the two differ, and which one the server opens is not ours to know.
-    for each in (path, _without_dots(path)):
+    for each in (path, without_dots(path)):
         resolved = resolve(each)
-        if resolved is None or not _is_within(resolved, reach.roots) or _is_within(resolved, reach.denied):
+        if resolved is None or not is_within(resolved, reach.roots) or is_within(resolved, reach.denied):
             return "its path is outside of the sandbox"
     return None
-
-
-def _without_dots(path: str) -> str:
-    steps: list[str] = []
-    for each in path.split("/"):
-        if each == "..":
-            del steps[-1:]
-        elif each not in {"", "."}:
-            steps.append(each)
-    return "/" + "/".join(steps)
-
-
-def _is_within(path: str, roots: Iterable[str]) -> bool:
-    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
 def _host_reason(uri: str, reach: Reach) -> str | None:

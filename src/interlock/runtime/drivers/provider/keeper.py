@@ -157,7 +157,7 @@ class DriverKeeper(Keeper):
         return super().on_question(link, asking) if self._may_ask else _MAY_NOT_ASK
 
     def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:
-        return False
+        return self._may_ask and super().on_orphan_request(link, request)
 
     def on_elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
         if self._may_ask:

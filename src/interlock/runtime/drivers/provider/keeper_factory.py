@@ -89,6 +89,7 @@ class KeeperFactory:
                 redacts_results=driver.interlock.redact_results,
                 detector=maybe_detector(driver),
                 on_expired=lambda reason: events.on_expired(who, reason),
+                owner=who if "roots" in driver.interlock.client_capabilities else None,
             ),
             msgspec.structs.replace(connector_parts, revealer=revealer),
             lambda link, listing: events.on_listing(link, who, listing),

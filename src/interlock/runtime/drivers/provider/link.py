@@ -40,8 +40,9 @@ class DriverLink(ServerLink):
         redacts_results: bool,
         detector: Detector | None,
         on_expired: Callable[[str], None],
+        owner: str | None = None,
     ) -> None:
-        super().__init__(plan, events, clock, vendor_meta=vendor_meta)
+        super().__init__(plan, events, clock, vendor_meta=vendor_meta, owner=owner)
         self._revealer = revealer
         self._redacts_results = redacts_results
         self._detector = detector

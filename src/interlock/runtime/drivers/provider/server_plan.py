@@ -62,6 +62,7 @@ def compile_server_plan(
             sandbox=sandbox,
             serves=installed.url,
         ),
+        roots=_maybe_roots(driver, place),
     )
 
 
@@ -151,6 +152,12 @@ def _set(sandbox: Sandbox | None) -> dict[str, str]:
         return {}
     passed = {name for name in sandbox.env.passed if name in os.environ}
     return {name: value for name, value in sandbox.env.set.items() if name not in passed}
+
+
+def _maybe_roots(driver: Driver, place: Callable[[str], Path]) -> tuple[Path, ...] | None:
+    """What its file declares; None: the folders among its arguments, as for the sandbox."""
+    fs = driver.sandbox.fs if driver.sandbox is not None else None
+    return None if driver.sandbox is None else tuple(map(place, (*fs.read, *fs.write) if fs is not None else ()))
 
 
 def _sandbox(driver: Driver, installed: Installed, home: Path, place: Callable[[str], Path]) -> SandboxPlan:

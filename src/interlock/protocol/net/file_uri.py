@@ -1,0 +1,55 @@
+"""A file URI read as a path, where every reader would read the same one; and paths compared with folders."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import quote, unquote
+
+import msgspec
+
+_ESCAPE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    reason: str
+
+
+def read_file_path(rest_untrusted: str) -> str | Unreadable:
+    """The path of a file URI; `rest_untrusted` is what follows `file:`."""
+    rest = rest_untrusted
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host:
+            return Unreadable("it names a host")
+        rest = slash + path
+    if not rest.startswith("/") or rest.startswith("//"):
+        return Unreadable("its path is not absolute")
+    if "?" in rest or "#" in rest:
+        return Unreadable("a file has no query and no fragment")
+    try:
+        path = unquote(rest, errors="strict")
+    except UnicodeDecodeError:
+        return Unreadable("its path is not UTF-8")
+    if _ESCAPE.search(path):
+        return Unreadable("its path is encoded twice")
+    if "\\" in path or any(ord(each) < 0x20 or ord(each) == 0x7F for each in path):
+        return Unreadable("its path holds a backslash or a control character")
+    return path
+
+
+def file_uri(path: str) -> str:
+    return "file://" + quote(path, safe="/~!$&'()*+,;=:@", errors="surrogateescape")
+
+
+def without_dots(path: str) -> str:
+    steps: list[str] = []
+    for each in path.split("/"):
+        if each == "..":
+            del steps[-1:]
+        elif each not in {"", "."}:
+            steps.append(each)
+    return "/" + "/".join(steps)
+
+
+def is_within(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
