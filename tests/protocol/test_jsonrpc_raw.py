@@ -10,6 +10,7 @@ from interlock.protocol.jsonrpc.codec import (
     decode_string,
     decode_untrusted,
     decode_value,
+    encode_call,
     encode_error,
     encode_fault,
     encode_notification,
@@ -54,6 +55,12 @@ def test_a_value_inside_a_rewritten_object_keeps_its_bytes(payload: bytes) -> No
     members = decode_object(b'{ "z" : %b , "a":1 }' % payload)
     assert members is not None
     assert encode_value({**members, "name": "x"}) == b'{"z":%b,"a":1,"name":"x"}' % payload
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+def test_a_call_has_its_params_byte_for_byte(payload: bytes) -> None:
+    params = {"name": "echo", "arguments": Raw(payload)}
+    assert encode_call(7, "tools/call", params) == encode_request(b"7", b"tools/call", encode_value(params))
 
 
 def test_an_object_keeps_its_order_and_the_last_of_repeated_keys() -> None:

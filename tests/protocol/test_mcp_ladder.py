@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import tracemalloc
 from typing import Any, cast
 
 import pytest
@@ -249,6 +250,26 @@ def test_whatever_is_not_ordinary_is_left_to_the_rungs(body: bytes) -> None:
     climbed = climb_alone(body)  # without headers there is nothing to compare with
     assert climbed is None or climbed == climb(cast(Request, decode_untrusted(body)), None)
     assert (climbed is None) is not any(one in body for one in (b'"tools/list"', b'"other"'))
+
+
+def test_a_request_with_large_arguments_is_ordinary() -> None:
+    large = b'{"text":"%b"}' % (b"x" * 2 * PARAMS_REST_BYTES_MAX)
+    body = PLAIN % (b'{"z":1,"arguments":%b,"name":"echo","_meta":%b}' % (large, encode_value(META)))
+    climbed = in_one_pass(body, HEADERS)
+    assert climbed is not None and climbed == climb_alone(body)
+    assert list(climbed.params) == ["z", "arguments", "name", "_meta"]
+    assert bytes(climbed.params["arguments"]) == large
+
+
+def test_no_object_is_made_of_a_million_members() -> None:
+    members = b",".join(b'"%d":0' % number for number in range(1_000_000))
+    body = PLAIN % (b'{"name":"echo",%b,"_meta":%b}' % (members, encode_value(META)))
+    tracemalloc.start()
+    try:
+        assert in_one_pass(body, HEADERS) is None
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", [b"ech\xc3\xb6", b"=?base64?ZWNobw==?=", b'ec"ho', b"ec\\ho"])

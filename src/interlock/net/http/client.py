@@ -25,6 +25,7 @@ WAITING_MAX = 1024  # requests without a connection; as many as a node has calls
 # A connection that carried a stream is given back only while fewer are idle: streams that waited for people end in
 # numbers that calls never need at once.
 IDLE_AFTER_STREAMS_MAX = 256
+TOGETHER_BYTES_MAX = 64 * 1024  # of a body that is copied behind its head: dearer than a second write when longer
 TLS_SHUTDOWN_S = 2.0  # a server that does not answer close_notify is left after this
 
 _METHOD = re.compile(rb"[A-Z]+")
@@ -88,7 +89,7 @@ class HttpClient:
         self._waiting_max = max_waiting
         self._connections: set[HttpConnection] = set()
         self._idle: list[HttpConnection] = []  # the last one used is used first, so that the others can expire
-        self._waiting: OrderedDict[Handle, bytes] = OrderedDict()
+        self._waiting: OrderedDict[Handle, tuple[bytes, bytes]] = OrderedDict()
         self._openers: set[asyncio.Task[Failure | None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop  # that of the first request
@@ -114,22 +115,26 @@ class HttpClient:
 
     def send(self, start: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
         """A request with a body, behind what `start` made."""
-        data = b"%b%bcontent-length: %d\r\n\r\n%b" % (start, headers, len(body), body)
+        if len(body) <= TOGETHER_BYTES_MAX:
+            data, body = b"%b%bcontent-length: %d\r\n\r\n%b" % (start, headers, len(body), body), b""
+        else:
+            data = b"%b%bcontent-length: %d\r\n\r\n" % (start, headers, len(body))
         idle = self._idle
         if idle and not idle[-1].is_closing():
             call = Handle(sink)
-            idle.pop().send(call, data)
+            idle.pop().send(call, data, body)
             return call
-        return self._send(Handle(sink), data)
+        return self._send(Handle(sink), data, body)
 
-    def _send(self, call: Handle, data: bytes) -> Handle:
+    def _send(self, call: Handle, data: bytes, body: bytes = b"") -> Handle:
+        """`body` is what follows `data`, where both together would be a large copy."""
         idle = self._idle
         while idle:
             connection = idle.pop()  # none is past its time: the sweeper sees to that
             if not connection.is_closing():
-                connection.send(call, data)
+                connection.send(call, data, body)
                 return call
-        self._enqueue(call, data)
+        self._enqueue(call, data, body)
         return call
 
     async def close(self) -> None:
@@ -153,9 +158,9 @@ class HttpClient:
 
     def ready(self, connection: HttpConnection) -> None:
         if self._waiting:
-            call, data = self._waiting.popitem(last=False)
+            call, (data, body) = self._waiting.popitem(last=False)
             call.queue = None
-            connection.send(call, data)
+            connection.send(call, data, body)
             return
         connection.expires_at = self._loop.time() + connection.idle_s
         self._idle.append(connection)
@@ -173,7 +178,7 @@ class HttpClient:
         elif not self._connections:
             self._drained.set()
 
-    def _enqueue(self, call: Handle, data: bytes) -> None:
+    def _enqueue(self, call: Handle, data: bytes, body: bytes) -> None:
         self._loop = asyncio.get_running_loop()
         failure = None
         if self._closed:
@@ -185,7 +190,7 @@ class HttpClient:
             self._loop.call_soon(call.fail, failure)
             return
         call.queue = self._waiting
-        self._waiting[call] = data
+        self._waiting[call] = (data, body)
         self._open_more()
 
     def _open_more(self) -> None:

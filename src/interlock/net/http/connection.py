@@ -40,7 +40,7 @@ class Handle(msgspec.Struct, eq=False):
     sink: ResponseSink | None
     head_only: bool = False
     connection: "HttpConnection | None" = None
-    queue: "OrderedDict[Handle, bytes] | None" = None
+    queue: "OrderedDict[Handle, tuple[bytes, bytes]] | None" = None
 
     def abort(self) -> None:
         """Close the connection, or leave the queue. No further event reaches the sink."""
@@ -142,12 +142,16 @@ class HttpConnection(asyncio.Protocol):
     def usable_at(self, now: float) -> bool:
         return now < self.expires_at and not self._transport.is_closing()
 
-    def send(self, call: Handle, data: bytes) -> None:
+    def send(self, call: Handle, data: bytes, body: bytes = b"") -> None:
         self._call = call
         call.connection = self
         self._untouched = True
-        self._unsent_possible = len(data) > UNSENT_POSSIBLE_BYTES
-        self._transport.write(data)
+        if not body:
+            self._unsent_possible = len(data) > UNSENT_POSSIBLE_BYTES
+            self._transport.write(data)
+        else:
+            self._unsent_possible = True
+            self._transport.writelines((data, body))
 
     def close(self) -> None:
         self._transport.close()

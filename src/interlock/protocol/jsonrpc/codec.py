@@ -34,6 +34,31 @@ class _Whole(msgspec.Struct):
     params: dict[str, Raw]
 
 
+class _Bulk(msgspec.Struct):
+    """The members of params that may be large; they are kept raw and never looked into."""
+
+    arguments: Raw = ABSENT
+    inputResponses: Raw = ABSENT  # noqa: N815
+    requestState: Raw = ABSENT  # noqa: N815
+
+    @property
+    def size(self) -> int:
+        return len(self.arguments) + len(self.inputResponses) + len(self.requestState)
+
+
+class _Large(msgspec.Struct):
+    """What may be large in a request: the rest is judged before an object is made of each of its members."""
+
+    params: _Bulk
+
+
+class _Outgoing(msgspec.Struct):
+    jsonrpc: str
+    id: int
+    method: str
+    params: dict[str, Any]
+
+
 class _Envelope(msgspec.Struct):
     jsonrpc: Raw = ABSENT
     id: Raw = ABSENT
@@ -46,6 +71,8 @@ class _Envelope(msgspec.Struct):
 _decode_strict = msgspec.json.Decoder(_Strict).decode
 _decode_whole = msgspec.json.Decoder(_Whole).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_bulk = msgspec.json.Decoder(_Bulk).decode
+_decode_large = msgspec.json.Decoder(_Large).decode
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_array = msgspec.json.Decoder(list[Raw]).decode
 _decode_string = msgspec.json.Decoder(str).decode
@@ -83,11 +110,12 @@ def decode_untrusted(data: bytes) -> Message:
 
 def maybe_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None:
     """The id, method and params of an ordinary request; None for everything that wants a closer look."""
-    if len(data) > PARAMS_REST_BYTES_MAX:
-        return None
     try:
         if not data.isascii():
             data.decode()
+        size = len(data)
+        if size > PARAMS_REST_BYTES_MAX and size - _decode_large(data).params.size > PARAMS_REST_BYTES_MAX:
+            return None
         whole = _decode_whole(data)
     except _UNREADABLE:
         return None
@@ -188,26 +216,14 @@ def _object_around_halves(raw: bytes) -> dict[str, Raw] | None:
     return {key: hidden.show(value) for key, value in members.items()}
 
 
-class _Bulk(msgspec.Struct):
-    """The members of params that may be large; they are kept raw and never looked into."""
-
-    arguments: Raw = ABSENT
-    inputResponses: Raw = ABSENT  # noqa: N815
-    requestState: Raw = ABSENT  # noqa: N815
-
-
-_decode_bulk = msgspec.json.Decoder(_Bulk).decode
-
-
 def decode_params_untrusted(raw: Raw | bytes) -> dict[str, Raw] | None:
     """The members of params, or None if it is no object or has too much beside its arguments."""
     size = len(raw)
     if size > PARAMS_REST_BYTES_MAX:
         try:
-            bulk = _decode_bulk(raw)
+            large = _decode_bulk(raw).size
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
-        large = len(bulk.arguments) + len(bulk.inputResponses) + len(bulk.requestState)
         if size - large > PARAMS_REST_BYTES_MAX:
             return None
     return decode_object(raw)
@@ -260,6 +276,11 @@ def encode_request(message_id: bytes, method: bytes, params: bytes) -> bytes:
     if not params:
         return b'{"jsonrpc":"2.0","id":%b,"method":"%b"}' % (message_id, method)
     return b'{"jsonrpc":"2.0","id":%b,"method":"%b","params":%b}' % (message_id, method, params)
+
+
+def encode_call(message_id: int, method: str, params: dict[str, Any]) -> bytes:
+    """A request of ours with these params, whose raw values are copied once."""
+    return _encode(_Outgoing("2.0", message_id, method, params))
 
 
 def encode_notification(method: bytes, params: bytes) -> bytes:

@@ -41,6 +41,8 @@ from interlock.runtime.links.link import Link
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
 REF_PREFIX: Final = "mcp_"  # of every kind of reference to a driver's resource (AIP-resources-2)
 
+_OBJECT: Final = ord("{")
+
 
 class Dispatch(Sender):
     def __init__(
@@ -107,7 +109,7 @@ class Dispatch(Sender):
                 return self._refuse_unknown_tool(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), name)
             route = known
         arguments = params.get("arguments")
-        if arguments is not None and bytes(arguments)[:1] != b"{":
+        if arguments is not None and memoryview(arguments)[0] != _OBJECT:
             call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified)
             return self._invalid(call, "params.arguments must be an object")
         head, onward = route.head, route.onward

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.net.http.client import TOGETHER_BYTES_MAX
 from interlock.protocol.mcp.headers import PARAM_PREFIX
 from interlock.protocol.mcp.ladder import ROUTING_HEADERS, plain_routing
 from interlock.protocol.mcp.sse import encode_event
@@ -117,7 +118,10 @@ class Exchange(msgspec.Struct, eq=False):
             return
         self.ended = True
         if status == 200 and self.keep and not self.extra:
-            self.protocol.transport.write(_JSON_HEAD % (len(message), message))
+            if len(message) <= TOGETHER_BYTES_MAX:
+                self.protocol.transport.write(_JSON_HEAD % (len(message), message))
+            else:
+                self.protocol.transport.writelines((_JSON_HEAD % (len(message), b""), message))
         else:
             self._write_head(status, message, _JSON_TYPE)
         self.protocol.on_finished(self)

@@ -29,6 +29,7 @@ from interlock.protocol.ax.hop_metadata import ADOPTED, Offer
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
     decode_untrusted,
+    encode_call,
     encode_notification,
     encode_request,
     encode_value,
@@ -160,7 +161,7 @@ class ConnectedLink(Link):
             self._rewrite_meta(call, uid)
         self.in_flight[uid] = call
         self.calls += 1
-        message = encode_request(b"%d" % uid, call.method.encode(), encode_value(call.params))
+        message = encode_call(uid, call.method, call.params)
         call.handle = pipe.send(message, call.head if modern else b"", call)
 
     def _hold_answers(self, call: Call) -> None:
