@@ -1,7 +1,9 @@
 """Changed definitions: seen across restarts, shown as what changed, asked once, withheld where the operator says so."""
 
 import asyncio
+import json
 import logging
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -169,7 +171,7 @@ async def test_a_change_that_is_denied_stays_denied_across_restarts_and_what_was
         assert await shop.lists(sight(FIRST)) == [DefinitionState.SAME]
 
 
-async def test_whoever_goes_back_or_changes_again_makes_the_old_question_void(tmp_path: Path) -> None:
+async def test_whoever_changes_again_makes_the_old_question_void_and_whoever_goes_back_does_not(tmp_path: Path) -> None:
     async with shop_at(tmp_path) as shop:
         await shop.lists(sight(FIRST))
         await shop.lists(sight(OTHER))
@@ -180,8 +182,24 @@ async def test_whoever_goes_back_or_changes_again_makes_the_old_question_void(tm
         void = shop.desk.inbox.get(first.id)
         assert void is not None
         assert void.status is Status.VOID
-        await shop.lists(sight(FIRST))
+        assert await shop.lists(sight(FIRST)) == [DefinitionState.SAME]
+        assert shop.waiting() == [second]
+        await shop.decides(second, None)
+        assert await shop.lists(sight(FIRST)) == [DefinitionState.SAME]
         assert shop.waiting() == []
+
+
+async def test_what_was_kept_before_claims_were_is_read_from_its_definition(tmp_path: Path) -> None:
+    clock = Hands()
+    safe, wild = FIRST | {"annotations": {"readOnlyHint": True}}, FIRST | {"annotations": {"destructiveHint": True}}
+    old = {"files.safe": [["f", "d"], json.dumps(safe)], "files.wild": [["f", "d"], json.dumps(wild)]}
+    kept = {**old, "files.long": [["f", "d"], None]}
+    async with desk_at(tmp_path, clock) as desk:
+        await desk.store.kv.put("definitions", "files", zlib.compress(json.dumps(kept).encode()), clock.wall())
+    async with shop_at(tmp_path, clock) as shop:
+        found = [shop.definitions.maybe_accepted("files", tool) for tool in kept]
+        assert [one.severity for one in found if one is not None] == [0, 2, 2]
+        assert shop.definitions.maybe_accepted("files", "files.other") is None
 
 
 async def test_a_change_right_after_the_first_list_is_a_change(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 The first definition of a tool is taken on trust and remembered, on disk. A later one that differs goes into the inbox
 as a diff, into the log and into the audit record, once. Where the operator pins the tool ([[tool]] pin), it is withheld
-until the change is accepted; otherwise it stays in use, and is withheld if the change is denied. A tool that
-goes back to what was accepted is back in use.
+until the change is accepted; otherwise it stays in use, and is withheld if the change is denied. What a change claims
+less than was accepted before (`confirmation.claims`) does not count until then. A tool that goes back to what was
+accepted is back in use, and the question stays: what its server tried is a person's to see.
 
 `look` is asked while a list is prepared, and touches no disk; `took` is told afterwards what was seen.
 """
@@ -22,6 +23,7 @@ from interlock.config.plan import ToolClass
 from interlock.protocol.approvals.approval import Approval, Decision, Kind, Source, What
 from interlock.protocol.approvals.digests import ACCEPT, CHANGED, UNCLASSIFIED
 from interlock.protocol.approvals.state import Move, Status
+from interlock.protocol.ax.confirmation.claims import Claims, claims_shown, is_looser
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.classifications import Ruling, Rulings, Says
 from interlock.runtime.approvals.inbox import Inbox
@@ -42,12 +44,17 @@ SLICE: Final = 20  # definitions worked on before others get a turn
 NODE: Final = "node"  # the principal of a question that no call raised
 
 _CHANGED_REASON: Final = "its server changed the definition since it was last accepted"
+_LOOSER_REASON: Final = (
+    "its server changed the definition and now claims less effect, scope or cost than was accepted; "
+    "until this is accepted, what was accepted before holds"
+)
 _OPEN_REASON: Final = "an operator asked what the tool is"
 
 
 class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     fingerprint: str
     digest: str
+    claims: Claims | None = None  # None: kept before claims were
 
 
 class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -88,7 +95,7 @@ class Definitions:
         """What was decided and not yet remembered is made up for. Raises StoreError."""
         await self.rulings.open()
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
-            self._known[entry.key] = {tool: one.known for tool, one in _read(entry).items()}
+            self._known[entry.key] = {tool: _with_claims(one) for tool, one in _read(entry).items()}
         for approval in self._inbox.listed((Status.APPROVED, Status.DENIED), Kind.DEFINITION):
             if approval.source is Source.DRIVERS:
                 continue
@@ -118,25 +125,31 @@ class Definitions:
             ruling = self.rulings.maybe(snapshot.tool, snapshot.digest)
             if ruling is not None and ruling.says == "denied":
                 return DefinitionState.DENIED
-        known = self._coming.get(segment, {}).get(snapshot.tool) or self._known.get(segment, {}).get(snapshot.tool)
+        known = self._maybe_known(segment, snapshot.tool)
         if known is None:
             return DefinitionState.NEW
-        if known.fingerprint == snapshot.fingerprint:
+        is_same = known.fingerprint == snapshot.fingerprint
+        if not is_same and known.digest != snapshot.digest and self.rulings.maybe(snapshot.tool, snapshot.digest):
+            return DefinitionState.ACCEPTED
+        if not snapshot.is_flagged and known.claims is not None and known.claims.is_flagged:
+            snapshot.keep_flag()  # no part of the digest, so that no person is asked when it goes
+        if is_same:
             return DefinitionState.SAME
-        if known.digest == snapshot.digest:
-            return DefinitionState.REWORDED
-        return (
-            DefinitionState.CHANGED
-            if self.rulings.maybe(snapshot.tool, snapshot.digest) is None
-            else DefinitionState.ACCEPTED
-        )
+        return DefinitionState.REWORDED if known.digest == snapshot.digest else DefinitionState.CHANGED
+
+    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
+        known = self._maybe_known(segment, tool)
+        return None if known is None else known.claims
+
+    def _maybe_known(self, segment: str, tool: str) -> KnownDefinition | DefinitionSnapshot | None:
+        return self._coming.get(segment, {}).get(tool) or self._known.get(segment, {}).get(tool)
 
     # Afterwards
 
     def took(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
-        """`seen`: what is not the same as before, and what is the same again while a change of it waits.
+        """`seen`: what is not the same as before, and what an operator asked about.
 
         Lists that come faster than they can be worked on become one.
         """
@@ -170,7 +183,8 @@ class Definitions:
     async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
         """How many questions came of it."""
         await self._remember(segment, list(latest.coming.values()), latest.listed)
-        await self._void_outdated(segment, {tool: snapshot for tool, (snapshot, _) in latest.looks.items()})
+        changed = {tool: one for tool, (one, look) in latest.looks.items() if look is DefinitionState.CHANGED}
+        await self._void_outdated(segment, changed)
         wanted = {tool for where, tool in self._again if where == segment}
         asking = [
             snapshot
@@ -203,7 +217,9 @@ class Definitions:
         for done, snapshot in enumerate(sights):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            made[snapshot.tool] = _decode_kept(snapshot.fingerprint, snapshot.digest, snapshot.definition())
+            made[snapshot.tool] = _decode_kept(
+                snapshot.fingerprint, snapshot.digest, snapshot.definition(), snapshot.claims
+            )
         await self._write(segment, made, listed)
 
     async def _write(self, segment: str, made: dict[str, StoredDefinition], listed: Mapping[str, object] = {}) -> None:
@@ -219,7 +235,7 @@ class Definitions:
             kept = {**known, **made}
             encoded = await asyncio.to_thread(_encode_kept, kept)
             await self._kv.put(BUCKET, segment, encoded, self._clock.wall())
-            self._known[segment] = {tool: one.known for tool, one in kept.items()}
+            self._known[segment] = {tool: _with_claims(one) for tool, one in kept.items()}
 
     async def _on_disk(self, segment: str) -> dict[str, StoredDefinition]:
         entry = await self._kv.get(BUCKET, segment, self._clock.wall())
@@ -247,6 +263,7 @@ class Definitions:
     ) -> Approval | Fault:
         changed = before is not None and before.known.digest != snapshot.digest
         shown = {"definition": Raw(snapshot.definition())}
+        is_loosened = before is not None and changed and is_looser(snapshot.claims, _claims(before))
         if before is not None and changed:
             shown = {"before": Raw((before.definition or "null").encode()), "after": shown["definition"]}
         draft = self._inbox.draft(
@@ -258,12 +275,14 @@ class Definitions:
             tool_digest=snapshot.digest,
             target=segment,
             params=Raw(msgspec.json.encode(shown)),
-            reason=_CHANGED_REASON if changed else _OPEN_REASON,
+            reason=_LOOSER_REASON if is_loosened else _CHANGED_REASON if changed else _OPEN_REASON,
             factors=tuple(name for name, is_so in ((CHANGED, changed), (UNCLASSIFIED, snapshot.is_open)) if is_so),
         )
         return await self._inbox.raise_(draft, anew=anew)
 
     async def _void_outdated(self, segment: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
+        """A newer change takes the place of an older one, so that no server can fill the inbox."""
+
         def is_outdated(approval: Approval) -> bool:
             snapshot = seen.get(approval.tool)
             return (
@@ -277,9 +296,8 @@ class Definitions:
         await self._inbox.void_where("superseded: the definition is another by now", is_outdated)
 
     def waits(self, segment: str) -> frozenset[str]:
-        """Tools of which something waits to be decided; a look at them matters even if it shows what was accepted."""
-        waiting = {approval.tool for approval in self._inbox.waiting_definitions() if approval.target == segment}
-        return frozenset(waiting.union(tool for where, tool in self._again if where == segment))
+        """Tools that an operator asked about; a look at them matters even if it shows what was accepted."""
+        return frozenset(tool for where, tool in self._again if where == segment)
 
     async def ask_again(self, segment: str, tool: str) -> Approval | Fault | None:
         """An operator wants to say what a tool is, called or not, denied or not. None: it is not listed there."""
@@ -319,12 +337,24 @@ class Definitions:
         definition = shown.get("after", shown.get("definition"))
         if definition is not None:
             # Its bytes may differ from these; the digest does not.
-            await self._write(segment, {approval.tool: _decode_kept("", approval.digest, bytes(definition))})
+            claims = claims_shown(msgspec.json.decode(definition))
+            kept = _decode_kept("", approval.digest, bytes(definition), claims)
+            await self._write(segment, {approval.tool: kept})
 
 
-def _decode_kept(fingerprint: str, digest: str, definition: bytes) -> StoredDefinition:
+def _decode_kept(fingerprint: str, digest: str, definition: bytes, claims: Claims) -> StoredDefinition:
     text = definition.decode("utf-8", "replace") if len(definition) <= DEFINITION_BYTES_MAX else None
-    return StoredDefinition(known=KnownDefinition(fingerprint=fingerprint, digest=digest), definition=text)
+    known = KnownDefinition(fingerprint=fingerprint, digest=digest, claims=claims)
+    return StoredDefinition(known=known, definition=text)
+
+
+def _with_claims(one: StoredDefinition) -> KnownDefinition:
+    return one.known if one.known.claims is not None else msgspec.structs.replace(one.known, claims=_claims(one))
+
+
+def _claims(one: StoredDefinition) -> Claims:
+    """Of what was kept without them they are read from the definition; where that was too long, nothing is claimed."""
+    return one.known.claims or claims_shown(msgspec.json.decode(one.definition or "null"))
 
 
 def _encode_kept(kept: Mapping[str, StoredDefinition]) -> bytes:

@@ -8,10 +8,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.ax.confirmation.claims import Claims, read_claims
 from interlock.protocol.ax.hop_metadata import as_declared
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsontext.canonical import tool_digest
-from interlock.protocol.mcp.items import Item
+from interlock.protocol.mcp.items import Item, maybe_value
 
 _MEMBERS: Final = ("description", "inputSchema", "outputSchema", "annotations")  # what `tool_digest` is made of
 FINGERPRINT_BYTES: Final = 16
@@ -33,12 +34,22 @@ class DefinitionSnapshot:
     The digest takes canonical JSON; the fingerprint is cheap, and enough to see that nothing changed.
     """
 
-    __slots__ = ("__dict__", "_declared", "_item", "_said", "is_open", "original", "tool")
+    __slots__ = ("__dict__", "_declared", "_item", "_said", "is_flagged", "is_open", "original", "tool")
 
-    def __init__(self, tool: str, original: str, item: Item, said: Raw | None, declared: dict[str, str]) -> None:
+    def __init__(
+        self,
+        tool: str,
+        original: str,
+        item: Item,
+        said: Raw | None,
+        declared: dict[str, str],
+        *,
+        is_flagged: bool = False,
+    ) -> None:
         self.tool = tool
         self.original = original
         self.is_open = False  # neither server nor operator says whether it changes anything
+        self.is_flagged = is_flagged  # by x-mcpax-safety, now or, of the same definition, before
         self._item = item
         self._said = said
         self._declared = declared
@@ -55,6 +66,15 @@ class DefinitionSnapshot:
     def digest(self) -> str:
         declared = as_declared(self._said, self._declared)
         return tool_digest(self._item, downstream_name=self.original, declared=declared)
+
+    def keep_flag(self) -> None:
+        """Flag it as what was accepted is."""
+        self.is_flagged = True
+
+    @cached_property
+    def claims(self) -> Claims:
+        declared = as_declared(self._said, self._declared)
+        return read_claims(declared, maybe_value(self._item, "annotations"), is_flagged=self.is_flagged)
 
     def definition(self) -> bytes:
         """What a person is shown of it, as JSON: all that the digest is made of (`digests.shown_digest`).

@@ -25,6 +25,7 @@ from interlock.protocol.ax.capability import (
     read_capability,
     safety,
 )
+from interlock.protocol.ax.confirmation.claims import Claims, is_looser, no_looser
 from interlock.protocol.ax.confirmation.policy import GateRule, Hold, gate_of, hold_of, says_its_effect
 from interlock.protocol.ax.errors import NAMES, NAMESPACE_INVALID
 from interlock.protocol.ax.hop_metadata import (
@@ -79,10 +80,13 @@ class Rulings(Protocol):
         """Whether they said anything of a tool of this name."""
 
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
-        """What the definition is, compared with what was accepted before."""
+        """What the definition is, compared with what was accepted before. A flag that it had then is set again."""
+
+    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
+        """What the definition claimed that was last accepted."""
 
     def waits(self, segment: str) -> frozenset[str]:
-        """Tools of which a changed definition waits to be decided."""
+        """Tools that an operator asked about."""
 
     def took(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
@@ -99,6 +103,9 @@ class _NoRulings:
 
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         return DefinitionState.SAME
+
+    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
+        return None
 
     def waits(self, segment: str) -> frozenset[str]:
         return frozenset()
@@ -136,6 +143,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     gated: bool = False  # as listed: here or by a hop below
     gate: GateRule | None = None  # what a call meets before it is sent, or instead of the tool's own answer
     is_open: bool = False  # neither server nor operator says whether it changes anything
+    is_unaccepted: bool = False  # its server claims less than what was accepted, which does not count yet
     timeout_s: float | None = None
     scope: str = "read"
     price: Price = Price()  # what a call counts for in budgets
@@ -397,13 +405,21 @@ class _LinkItemsBuilder:
         if told.hops > self._plan.ax.max_hops:
             return unlisted_tools.too_many_hops(original, told.hops, self._plan.ax.max_hops)
         annotations = maybe_value(item, "annotations")
-        snapshot = DefinitionSnapshot(qualified, original, item, told.capability, told.declared)
+        snapshot = DefinitionSnapshot(
+            qualified, original, item, told.capability, told.declared, is_flagged=told.flagged
+        )
         is_open = snapshot.is_open = self._is_open(original, told, annotations, rule)
-        if (unwanted := self._maybe_unwanted(snapshot, rule)) is not None:
+        look = self._look(snapshot)
+        if (unwanted := _maybe_unwanted(look, original, rule)) is not None:
             return unwanted
-        ruling = self._rulings.get(qualified, snapshot.digest) if is_open and self._rulings.knows(qualified) else None
+        if snapshot.is_flagged and not told.flagged:
+            told = msgspec.structs.replace(told, flagged=True)
+        accepted = self._maybe_stricter(look, snapshot)
+        if accepted is not None and accepted.is_open and snapshot.claims.severity < accepted.severity:
+            is_open = self._may_be_open(original, rule)
+        ruling = self._rulings.get(qualified, snapshot.digest) if self._rulings.knows(qualified) else None
         is_open = is_open and ruling is None
-        judged = self._judge(original, told, item, annotations, rule, ruling)
+        judged = self._judge(original, told, item, annotations, rule, ruling, accepted)
         if isinstance(judged, Invalid):
             return unlisted_tools.capability_invalid(original, judged.reason)
         capability = judged.capability
@@ -446,6 +462,7 @@ class _LinkItemsBuilder:
             gated=gated,
             gate=gate_of(hold, relays=self._offer.is_aggregator and (told.gated or irreversible), by_contract=asked),
             is_open=is_open,
+            is_unaccepted=accepted is not None,
             timeout_s=timeout_s(capability, told.hops),
             scope=scope.value,
             price=judged.price,
@@ -459,19 +476,25 @@ class _LinkItemsBuilder:
 
     def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
         """An aggregator has said it of every tool it lists, in its own name where the tool's server was silent."""
-        if self._offer.is_aggregator or told.flagged or self._reclassify(original, rule):
+        if told.flagged or not self._may_be_open(original, rule):
             return False
         return not says_its_effect(as_declared(told.capability, {}), annotations)
 
-    def _maybe_unwanted(self, snapshot: DefinitionSnapshot, rule: ToolRule | None) -> Withheld | None:
+    def _may_be_open(self, original: str, rule: ToolRule | None) -> bool:
+        return not (self._offer.is_aggregator or self._reclassify(original, rule))
+
+    def _look(self, snapshot: DefinitionSnapshot) -> DefinitionState:
         look = self._rulings.look(self._link.segment, snapshot)
         if look is not DefinitionState.SAME or snapshot.tool in self._waits:
             self.seen.append((snapshot, look))
-        if look is DefinitionState.DENIED:
-            return unlisted_tools.definition_denied(snapshot.original)
-        if look is DefinitionState.CHANGED and rule is not None and rule.pin:
-            return unlisted_tools.definition_pinned(snapshot.original)
-        return None
+        return look
+
+    def _maybe_stricter(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> Claims | None:
+        """What was accepted, where the changed definition claims less: a server does not lift its own gate."""
+        if look is not DefinitionState.CHANGED:
+            return None
+        accepted = self._rulings.maybe_accepted(self._link.segment, snapshot.tool)
+        return accepted if accepted is not None and is_looser(snapshot.claims, accepted) else None
 
     def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool, asked: bool) -> Hold | None:
         gate = self._plan.gate
@@ -493,10 +516,11 @@ class _LinkItemsBuilder:
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
+        accepted: Claims | None,
     ) -> _Assessment | Invalid:
         """Most tools of a server say the same of themselves: that is judged once, and they share what came of it."""
-        if rule is not None or ruling is not None or original in self._link.classes:
-            return self._judge_one(original, told, annotations, rule, ruling)
+        if rule is not None or ruling is not None or accepted is not None or original in self._link.classes:
+            return self._judge_one(original, told, annotations, rule, ruling, accepted)
         said = (
             None if told.capability is None else bytes(told.capability),
             bytes(item.get("annotations", b"")),
@@ -506,13 +530,19 @@ class _LinkItemsBuilder:
         )
         judged = self._judged.get(said)
         if judged is None:
-            judged = self._judged[said] = self._judge_one(original, told, annotations, None, None)
+            judged = self._judged[said] = self._judge_one(original, told, annotations, None, None, None)
         return judged
 
     def _judge_one(
-        self, original: str, told: Below, annotations: object, rule: ToolRule | None, ruling: ToolClass | None
+        self,
+        original: str,
+        told: Below,
+        annotations: object,
+        rule: ToolRule | None,
+        ruling: ToolClass | None,
+        accepted: Claims | None,
     ) -> _Assessment | Invalid:
-        read = self._capability(original, told, annotations, rule, ruling)
+        read = self._capability(original, told, annotations, rule, ruling, accepted)
         if isinstance(read, Invalid):
             return read
         capability = raise_to_hop(read, self._least)
@@ -521,8 +551,8 @@ class _LinkItemsBuilder:
             capability=capability,
             irreversible=safety(capability) is not None
             or (told.flagged and (self._offer.is_aggregator or not self._reclassify(original, rule))),
-            # What an unproved registrant says itself is not left alone: its hints are ours.
-            hints=hints(capability, annotations if self._offer.proved else None),
+            # What an unproved registrant, or an unaccepted change, says itself is not left alone: its hints are ours.
+            hints=hints(capability, annotations if self._offer.proved and accepted is None else None),
             price=self._price(capability, rule),
             notes={},
         )
@@ -534,6 +564,7 @@ class _LinkItemsBuilder:
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
+        accepted: Claims | None,
     ) -> Capability | Invalid:
         """An overlay is the operator's word on a leaf; what an aggregator says passes as it is (MCP-AX 11.3)."""
         declared: object = msgspec.UNSET
@@ -551,6 +582,11 @@ class _LinkItemsBuilder:
             if isinstance(said, Invalid):
                 return said
             declared, annotations = as_object(at_its_strictest(said, annotations)), None
+        if accepted is not None:
+            said = read_capability(declared, annotations=annotations)
+            if isinstance(said, Invalid):
+                return said
+            declared, annotations = as_object(no_looser(said, accepted)), None
         if self._offer.is_aggregator:
             return read_capability(declared, annotations=annotations)
         return read_capability(
@@ -610,6 +646,14 @@ def _meta(item: Item) -> dict[str, Raw]:
 def _without_ax_keys(item: Item, meta: dict[str, Raw], told: Below) -> Item:
     """The item without the MCP-AX keys its server wrote: what holds of them is written by us."""
     return item if len(told.rest) == len(meta) else {**item, "_meta": Raw(encode_value(told.rest))}
+
+
+def _maybe_unwanted(look: DefinitionState, original: str, rule: ToolRule | None) -> Withheld | None:
+    if look is DefinitionState.DENIED:
+        return unlisted_tools.definition_denied(original)
+    if look is DefinitionState.CHANGED and rule is not None and rule.pin:
+        return unlisted_tools.definition_pinned(original)
+    return None
 
 
 def _rule(rules: tuple[ToolRule, ...], qualified: str) -> ToolRule | None:

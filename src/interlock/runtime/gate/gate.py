@@ -349,6 +349,8 @@ def _is_open(route: Route) -> bool:
 
 def hold_reason(route: Route) -> str:
     """Why a person is asked, as the approval and `tools show` say it."""
+    if route.is_unaccepted and (route.irreversible or _is_open(route)):
+        return "its server says by now that it changes less, and no operator has accepted that"
     if _is_open(route):
         return "its server does not say whether the tool changes anything"
     if route.irreversible:

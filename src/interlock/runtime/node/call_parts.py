@@ -52,7 +52,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         stores.store.kv,
         aggregator_id=own_id,
         operator_url=passkeys.url,
-        ruled=definitions.get,
+        ruled=definitions.rulings.maybe,
     )
     budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
     route_check = RouteCheck(lambda: catalog.namespace)
