@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, MessagePipe, MessageSink
 from interlock.net.websocket.dial import DialFailed
+from interlock.protocol.ax.errors import NAMES, NAMESPACE_INVALID
 from interlock.protocol.ax.messages import (
     DEREGISTER,
     HEARTBEAT,
@@ -303,7 +304,8 @@ class Uplink:
             said = "another process registered with our subserver_id: stop one, or give each a state folder of its own"
             self._handle_lost(said, mendable=False)
         else:
-            self._handle_lost(f"the link was closed: {reason or code}")
+            refused = reason.startswith(NAMES[NAMESPACE_INVALID])  # the same names would be refused again
+            self._handle_lost(f"the link was closed: {reason or code}", mendable=not refused)
 
 
 class _Link:

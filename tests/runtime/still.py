@@ -121,14 +121,15 @@ class Client:
         self._feed(json.dumps(asked).encode() + b"\n")
         return waits
 
-    async def greet(self, **experimental: Any) -> "Client":
-        """A session of 2025-11-25, with all logs."""
+    async def greet(self, *, level: str | None = "debug", **experimental: Any) -> "Client":
+        """A session of 2025-11-25, with all logs; `level` None: it asks for none."""
         self._stamp = {}
         params = {"protocolVersion": "2025-11-25", "capabilities": {"experimental": experimental}}
         params["clientInfo"] = {"name": "still", "version": "1"}
         await self.request("initialize", params)
         self._feed(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
-        await self.request("logging/setLevel", {"level": "debug"})
+        if level is not None:
+            await self.request("logging/setLevel", {"level": level})
         return self
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:

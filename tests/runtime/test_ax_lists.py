@@ -117,7 +117,7 @@ async def test_a_leaf_that_lists_a_dot_is_ended_and_none_of_its_tools_is_shown(
         leaf = await node.leaf("dotted", tools=[tool(name) for name in listed]).joined()
         (told,) = [one for one in leaf.heard if one.get("method") == "notifications/mcpax/tools_refused"]
         assert [(one["name"], one["reason"]) for one in told["params"]["tools"]] == [("a.b", "namespace_invalid")]
-        assert leaf.closed is not None
+        assert leaf.closed == (1008, "namespace_invalid: a.b")
         assert node.state("dotted") is None
         assert names(await node.client().tools()) == set()
 

@@ -113,6 +113,52 @@ async def test_a_restarted_aggregator_lists_nothing_before_it_is_told_and_has_ke
         assert names({one["name"]: one for one in answer.result()["result"]["tools"]}) == set()
 
 
+# Missed beats
+
+
+@pytest.mark.req("AX-6.3-2", "AX-13.3-3")
+@pytest.mark.parametrize("answers", [True, False])
+@still
+async def test_two_missed_beats_end_nothing_and_only_one_that_does_not_answer_is_refused_calls(
+    tmp_path: Path, answers: bool
+) -> None:
+    async with house(tmp_path) as node:
+        leaf = await node.leaf("bench", tools=[tool("read")], heartbeat_interval_ms=5000).joined()
+        client = await watching(node)
+        if not answers:
+            leaf.mute.add("server/discover")
+        for seconds in (10.1, 4.8):  # two intervals without a beat; until just before the third
+            await move(seconds)
+            refused = not answers and seconds == 4.8
+            assert node.state("bench") == ("degraded" if refused else "ready")
+            assert ("error" in await client.call("bench.read")) is refused
+            said = (await client.tools())["bench.read"]["_meta"]["x-mcpax-capability"]["availability"]
+            assert said == ("degraded" if refused else "always")
+        assert client.heard(LOST) == []
+        await move(0.2)
+        assert [one["reason"] for one in client.heard(LOST)] == ["heartbeat_timeout"]
+        assert leaf.closed == (1008, "heartbeat_timeout")
+
+
+@pytest.mark.req("AX-13.1-1", "AX-12-6")
+@pytest.mark.parametrize(("level", "hears"), [(None, True), ("warning", True), ("error", False)])
+@still
+async def test_a_plain_legacy_client_hears_of_a_loss_without_asking_for_logs(
+    tmp_path: Path, level: str | None, hears: bool
+) -> None:
+    async with house(tmp_path) as node:
+        client = await node.client().greet(level=level)
+        leaf = await node.leaf("bench", tools=[tool("read")], heartbeat_interval_ms=0).joined()
+        leaf.notify("notifications/message", {"level": "error", "data": "its own"})
+        leaf.cut()
+        await turns()
+        told = [one for one in client.heard("notifications/message") if one.get("logger") == "mcpax"]
+        assert [(one["level"], one["data"]["event"], one["data"]["segment"]) for one in told] == (
+            [("warning", "subserver_lost", "bench")] if hears else []
+        )
+        assert len(client.heard("notifications/message")) - len(told) == (level is not None)
+
+
 # Calls under way
 
 

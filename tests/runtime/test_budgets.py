@@ -307,7 +307,6 @@ async def test_what_a_legacy_subserver_asks_of_its_client_is_charged_to_its_sess
             "used": 3,
             "retry_after_ms": refused["data"]["retry_after_ms"],
             "scope": "subserver",
-            "mcpax_code": -32003,
         }
         assert len(_questions(client.stream, called)) == 2
         assert await leaf.ask("ping", {}) == {"jsonrpc": "2.0", "id": "up-5", "result": {}}

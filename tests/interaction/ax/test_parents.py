@@ -312,8 +312,8 @@ async def test_a_degraded_tool_is_refused_upward_in_the_drafts_own_words(tmp_pat
         assert time.monotonic() - began < 0.5
         assert error["code"] == -32002
         assert error["message"] == "tool_degraded"
-        assert error["data"]["reason"] == "subserver_unreachable"
-        assert error["data"]["retry_after_ms"] == 5000
+        since = error["data"]["since"]
+        assert error["data"] == {"reason": "subserver_unreachable", "since": since, "retry_after_ms": 5000}
 
 
 # Hostile parents

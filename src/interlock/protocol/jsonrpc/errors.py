@@ -50,8 +50,12 @@ _LEGACY_CODES: Final = {TOOL_DEGRADED: -32002, BUDGET_EXCEEDED: -32003}
 
 
 def for_legacy(fault: Fault) -> Fault:
+    """As the draft writes it: its number is the code, so it is not repeated in the data."""
     code = _LEGACY_CODES.get(fault.code)
-    return fault if code is None else Fault(code, fault.message, fault.data)
+    if code is None:
+        return fault
+    data = {key: value for key, value in (fault.data or {}).items() if key != "mcpax_code"}
+    return Fault(code, fault.message, data)
 
 
 _encode = msgspec.json.Encoder().encode

@@ -18,14 +18,10 @@ from interlock.process.stderr import StderrRing
 from interlock.protocol.ax.errors import LINK_INSECURE, refusal
 from interlock.protocol.ax.messages import Parent, Register
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
-from interlock.protocol.mcp.eras import Era
-from interlock.protocol.mcp.methods import DISCOVER, PING
 from interlock.protocol.net.address_scope import IpAddress, Scope, is_loopback, scope_of
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.links.connector import ConnectFailed, ConnectorParts, Loss
-from interlock.runtime.links.handshake import MODERN_META, modern_head
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.lost_fault import LostFault
 from interlock.runtime.links.pipes import Pipe
 from interlock.runtime.links.registered import (
     RegisteredConnector,
@@ -175,19 +171,8 @@ class DialledBackKeeper(RegisteredKeeper):
         failed = 0
         while failed < PROBES_FAILED_MAX:
             await asyncio.sleep(PROBE_EVERY_S)
-            failed = 0 if await self._answers() else failed + 1
+            failed = 0 if await self.answers(PROBE_S) else failed + 1
         self.link.on_pipe_lost("it did not answer twice in a row")
-
-    async def _answers(self) -> bool:
-        if self.link.era is Era.MODERN:
-            inquiry = self.link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
-        else:
-            inquiry = self.link.ask(PING, {})
-        try:
-            return not isinstance(await asyncio.wait_for(inquiry.future, PROBE_S), LostFault)
-        except TimeoutError:
-            self.link.cancel(inquiry, "timeout")
-            return False
 
 
 async def _close(pipe: Pipe) -> None:

@@ -23,6 +23,7 @@ from interlock.protocol.ax.messages import (
 )
 from interlock.protocol.ax.names import Withheld
 from interlock.protocol.ax.notifications import Drops, Notice, lost_notice, refused_notice
+from interlock.protocol.ax.registration.liveness import LivenessState
 from interlock.protocol.ax.registration.registrations import Registrations
 from interlock.protocol.ax.registration.sessions import (
     CycleClaimed,
@@ -174,9 +175,18 @@ class Members(ABC):
             self._catalog.place(own_items(self.drops, self._plan.ax.root_segment, self._link_events, self._clock))
 
     def _suspect(self, event: Suspected) -> None:
-        member = self._members[event.session.session_id]
-        member.keeper.link.stand(LinkState.DEGRADED, "it missed two heartbeats")
-        self._degrade(member.keeper.link)
+        self._tasks.begin(self._probe(self._members[event.session.session_id].keeper))
+
+    async def _probe(self, keeper: RegisteredKeeper) -> None:
+        """It missed two heartbeats. The third ends its session (6.3); where it does not answer either, its calls are
+        refused before, so that the tree has settled in under three intervals (13.3)."""
+        session = keeper.link.registration
+        answers = await keeper.answers(session.register.heartbeat_interval_ms / 2000)
+        standing = self.engine.maybe_standing(session.segment)
+        is_silent = not answers and standing is not None and standing.state is LivenessState.SUSPECT
+        if is_silent and standing is not None and standing.session.session_id == session.session_id:
+            keeper.link.stand(LinkState.DEGRADED, "it missed two heartbeats and does not answer")
+            self._degrade(keeper.link)
 
     def _degrade(self, link: ConnectedLink) -> None:
         if self._plan.degraded.enabled:
@@ -292,7 +302,8 @@ class Members(ABC):
             names = (stocked.refused.data or {}).get("names", [])
             self._say_refused(link, tuple(Withheld(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names))
             self._record(member.keeper.link.registration.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
-            self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
+            member.source.close(POLICY, ascii(f"{_INVALID}: {', '.join(names)}")[1:-1])
+            self.happened(self.engine.end(session_id, "namespace_invalid", now=self._clock.now()))
         elif stocked.items is not None:
             withheld = tuple(one for one in stocked.items.withheld if one.code is not None)
             if withheld != member.told_refused:

@@ -90,12 +90,15 @@ class Session:
         self.tell(message)
 
     def on_notice(self, notice: Notice) -> None:
-        """As it is to those who know the tree; to others the events of MCP-AX are log messages (MCP-AX 12, 13.1)."""
+        """As it is to those who know the tree; to others the events of MCP-AX are log messages (MCP-AX 12, 13.1).
+
+        They are told of what the tree lost also without having asked for logs; a level they set still holds.
+        """
         plain = None if self.knows_tree else as_log(notice)
-        if plain is not None:
-            self.on_log(plain.params)
-        else:
+        if plain is None:
             self.tell(encode_notification(notice.method.encode(), bytes(notice.params)))
+        elif self.caller.log_level is None or passes_level(plain.params, self.caller.log_level):
+            self.tell(encode_notification(plain.method.encode(), bytes(plain.params)))
 
     # Asking
 

@@ -30,8 +30,10 @@ from interlock.protocol.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEY
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
+    DISCOVER,
     ELICITATION_COMPLETE,
     LOG_MESSAGE,
+    PING,
     PROGRESS,
     RESOURCE_UPDATED,
     TASK_NEWS,
@@ -45,11 +47,12 @@ from interlock.runtime.calls.call import Call, Pending
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.links.connected_link import CHANGES, ConnectedLink
 from interlock.runtime.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
-from interlock.runtime.links.handshake import GreetingFailed
+from interlock.runtime.links.handshake import MODERN_META, GreetingFailed, modern_head
 from interlock.runtime.links.keeper import Keeper, StockCatalog
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import LIST_S, Listing
+from interlock.runtime.links.lost_fault import LostFault
 from interlock.runtime.links.pipes import PipeOwner, Trouble, Undelivered
 
 log = logging.getLogger("interlock.ax")
@@ -360,6 +363,19 @@ class RegisteredKeeper(Keeper):
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         """The node has no credential for a subserver: it is the subserver that shows one."""
         log.warning("link %s: %s", link.segment, what.detail)
+
+    async def answers(self, within_s: float) -> bool:
+        """Whether it answers anything at all, an error included."""
+        link = self.link
+        if link.modern:
+            inquiry = link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
+        else:
+            inquiry = link.ask(PING if link.facts is None or link.facts.greeted else TOOLS_LIST, {})
+        try:
+            return not isinstance(await asyncio.wait_for(inquiry.future, within_s), LostFault)
+        except TimeoutError:
+            link.cancel(inquiry, "timeout")
+            return False
 
     def recover(self) -> None:
         """It was suspected of being gone, and is not."""

@@ -1,7 +1,7 @@
 """The life of one registration, from its first beat to the end of its grace (MCP-AX 6.3, 13.2, 13.3).
 
     LIVE      beats come
-    SUSPECT   two were missed: its calls are refused, but its session lasts
+    SUSPECT   two were missed: its session lasts, and it is asked whether it is there
     LOST      the third was missed or the link is gone: the session is over, its names may stay listed as degraded
     ENDED     its names are gone
 

@@ -10,7 +10,9 @@ from interlock.protocol.ax.messages import Register
 from interlock.protocol.ax.registration.liveness import LivenessState
 from interlock.protocol.jsonrpc.errors import Fault
 
-EndReason = Literal["deregistered", "superseded", "registration_cycle", "link_insecure", "split_brain", "removed"]
+EndReason = Literal[
+    "deregistered", "superseded", "registration_cycle", "link_insecure", "split_brain", "namespace_invalid", "removed"
+]
 LossReason = Literal["heartbeat_timeout", "connection_lost"]  # 13.1
 
 
@@ -58,7 +60,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistrationState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a registration is doing. Calls are answered tool_degraded unless it is LIVE."""
+    """How a registration is doing. Calls of one that is SUSPECT are refused only where it does not answer."""
 
     session: Session
     state: LivenessState
