@@ -153,3 +153,41 @@ def test_a_driver_without_a_sandbox_is_shown(scene: Scene) -> None:
     links = {link["segment"]: link.get("sandbox") for link in scene.node.admin("/admin/links")["links"]}
     assert (links["free-mcp@1"], links["caged-mcp@1"]) == (False, True)
     assert "no sandbox" in scene.node.cli("drivers", "list").stdout
+
+
+@pytest.mark.req("AIP-security-5", "AIP-security-13")
+def test_a_link_put_at_a_declared_path_takes_the_driver_away_and_opens_nothing(tmp_path: Path) -> None:
+    workspace, keys = tmp_path / "workspace", tmp_path / "home" / ".ssh"
+    out, kept = workspace / "out", workspace / "kept"
+    for each in (out, kept, keys):
+        each.mkdir(parents=True)
+        (each / "note").write_text(each.name)
+    declare(workspace, "filed", sandbox={"fs": {"write": ["../../out"]}})
+
+    def trust() -> dict[str, Any]:
+        shown: dict[str, Any] = node.admin("/admin/drivers/filed-mcp")
+        node.admin("/admin/drivers/filed-mcp/trust", "POST", {"digest": shown["digest"]})
+        return shown
+
+    def stands(state: str) -> bool:
+        return bool(node.admin("/admin/drivers/filed-mcp")["state"] == state)
+
+    with running_node(tmp_path, {}) as node:
+        there = Scene(node, None, tmp_path)  # type: ignore[arg-type]
+        assert trust()["sandbox"]["fs"]["write"] == [str(out)]
+        wait_for(lambda: stands("ready"))
+        assert there.call("filed", "read", str(out / "note")) == {"done": "out"}
+        out.rename(workspace / "former")
+        out.symlink_to(keys)
+        node.cli("links", "restart", "filed-mcp@1")
+        wait_for(lambda: stands("rejected"))
+        assert str(keys) in node.admin("/admin/drivers/filed-mcp")["reason"]
+        assert "error" in there.call("filed", "read", str(keys / "note"))
+        out.unlink()
+        out.symlink_to("kept")
+        wait_for(lambda: stands("untrusted"))
+        shown = trust()
+        assert shown["sandbox"]["fs"]["write"] == [str(kept)]
+        assert shown["changed"] == [f"links://{out}"]
+        wait_for(lambda: stands("ready"))
+        assert there.call("filed", "read", str(out / "note")) == {"done": "kept"}

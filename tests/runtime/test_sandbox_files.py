@@ -125,6 +125,71 @@ async def test_a_link_to_a_protected_place_is_not_granted_under_another_name(hou
         link.unlink()
 
 
+@pytest.mark.req("AIP-security-5")
+async def test_a_link_at_a_declared_path_never_leads_out_of_its_root(house: House, tmp_path: Path) -> None:
+    keys, elsewhere = filled(house.home / ".ssh", "id"), filled(tmp_path / "elsewhere", "note")
+    inside = filled(house.workspace / "inside", "note")
+    link = house.workspace / "out"
+    for target, path in ((keys, link), (elsewhere, link), (house.home, link / ".ssh"), (tmp_path, link / "elsewhere")):
+        link.symlink_to(target)
+        for use in ("read", "write"):
+            with pytest.raises(SandboxFailed, match=r"sandbox_invalid: .*out.* is a link to"):
+                await house.run(house.plan(**{use: (path,)}), "true")
+        link.unlink()
+    link.symlink_to("inside")
+    assert await house.python(house.plan(write=(link,)), READ, str(link / "note")) == ["note"]
+    assert inside.is_dir()
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_a_link_among_the_arguments_opens_nothing(house: House) -> None:
+    filled(house.home / ".ssh", "id")
+    (house.workspace / "out").symlink_to(house.home / ".ssh")
+    plan = house.plan(from_arguments=True)
+    assert await house.python(plan, READ, str(house.workspace / "out" / "id")) == [GONE]
+    assert await house.python(plan, "tell(os.path.exists(sys.argv[1]))", str(house.workspace / "out")) is False
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_a_link_in_place_of_its_package_or_script_is_refused(house: House) -> None:
+    keys = filled(house.home / ".ssh", "id")
+    (house.workspace / "module").symlink_to(keys)
+    (house.workspace / "script").symlink_to(keys / "id")
+    for arguments in (("-m", "module"), ("script",)):
+        with pytest.raises(SandboxFailed, match="is a link to"):
+            await house.run(house.plan(), sys.executable, *arguments)
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_rules_of_the_node_are_not_written_through_a_link_to_them(house: House) -> None:
+    filled(house.workspace / ".drivers", "other/a")
+    link = house.workspace / "out"
+    for target in (".drivers", ".drivers/other"):
+        link.symlink_to(target)
+        with pytest.raises(SandboxFailed, match="is a link to"):
+            await house.run(house.plan(write=(link,)), "true")
+        link.unlink()
+    link.symlink_to(".")
+    text = f"tell(tried(lambda: open({str(link / '.drivers' / 'b')!r}, 'w')))"
+    assert await house.python(house.plan(write=(link,)), text) == "OSError"
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_a_path_that_became_another_since_it_was_accepted_is_not_mounted(house: House) -> None:
+    one, other = filled(house.workspace / "one", "note"), filled(house.workspace / "other", "note")
+    link = house.workspace / "out"
+    link.symlink_to(one)
+    for use in ("read", "write", "deny"):
+        plan = house.plan(**{use: (link,)}, accepted={link: one})
+        assert await house.python(plan, "tell(1)") == 1
+        link.unlink()
+        link.symlink_to(other)
+        with pytest.raises(SandboxFailed, match=f"sandbox_invalid: {link} is {other} now and was {one}"):
+            await house.run(plan, "true")
+        link.unlink()
+        link.symlink_to(one)
+
+
 async def test_what_a_server_put_into_its_own_folder_grants_it_nothing_at_the_next_start(
     house: House, tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     read: tuple[Path, ...] = ()
     write: tuple[Path, ...] = ()
     deny: tuple[Path, ...] = ()
+    accepted: dict[Path, Path] = {}  # what declared paths really were when somebody accepted them
     from_arguments: bool = (
         False  # existing absolute paths among the arguments are read and written too (AIP-security-5)
     )

@@ -103,7 +103,10 @@ class DriverDetail(DriverSummary, frozen=True, kw_only=True):
     running: Annotated[RunningServer | None, Meta(description="Its server; null: nothing is started for it.")]
     description: Annotated[str, Meta(description="What it is for.")] = ""
     server: Annotated[dict[str, Any], Meta(description="The server, as the file declares it.")] = {}
-    sandbox: Annotated[dict[str, Any] | None, Meta(description="The sandbox, as the file declares it.")] = None
+    sandbox: Annotated[
+        dict[str, Any] | None,
+        Meta(description="The sandbox of the file, with real paths."),
+    ] = None
     egress: Annotated[tuple[str, ...], Meta(description="Hosts it may reach.")] = ()
     install: Annotated[tuple[str, ...], Meta(description="Ways to install it.")] = ()
     secrets: Annotated[

@@ -62,6 +62,7 @@ def test_each_tenant_has_a_private_home(tmp_path: Path) -> None:
         assert plan.reach.sandbox is not None
         homes.add(plan.reach.sandbox.home)
     assert len(homes) == 3
+    assert not any(one.is_relative_to(other) for one in homes for other in homes if one != other)
 
 
 @pytest.mark.req("AIP-tenant-2")

@@ -105,6 +105,12 @@ class View:
             for folder in (USR / "libexec").glob(f"{glob.escape(Path(each).name)}*"):
                 self._put(Kind.READ, folder)
 
+    def show_package(self, package: ProgramFiles) -> None:
+        """Raises SandboxFailed where a link put another place there."""
+        for path in (*package.folders, *package.files):
+            self._check_link(path, Path(os.path.realpath(path)))
+        self.show_files(package)
+
     def show_files(self, needs: ProgramFiles) -> None:
         for path in (*needs.folders, *needs.files):
             self.show(path)
@@ -118,8 +124,10 @@ class View:
             self._put(Kind.READ, real)
         self._link(path)
 
-    def declare(self, plan: SandboxPlan, implied: Iterable[Path]) -> None:
+    def declare(self, plan: SandboxPlan, implied: Sequence[Path]) -> None:
         """Raises SandboxFailed for what cannot be granted."""
+        for path in (*plan.read, *plan.write, *implied, *plan.deny):
+            _check_accepted(plan, path)
         denied = [Path(os.path.realpath(path)) for path in plan.deny]
         writable: list[Path] = []
         wanted = [(Kind.WRITE, path) for path in (*plan.write, *implied)] + [(Kind.READ, path) for path in plan.read]
@@ -140,7 +148,7 @@ class View:
 
     def _keep_rules(self, plan: SandboxPlan) -> None:
         """Who could write what says which programs are started would be in no sandbox for long."""
-        written = {Path(os.path.realpath(path)) for path in plan.write}
+        written = {self._protected.roots.plain_path(path) for path in plan.write}  # not what a link leads to
         for path in self._protected.rules:
             above = self._above(path)
             if above is not None and above.kind is Kind.WRITE and path not in written:
@@ -166,9 +174,12 @@ class View:
             raise SandboxFailed(
                 "sandbox_invalid", f"{path}, which it may write, is not there; make it or name its folder"
             )
-        if real != path and not self._protected.may_imply(real):
-            raise SandboxFailed("sandbox_invalid", f"{path} is a link to {real}; write that path itself if it is meant")
+        self._check_link(path, real)
         return real
+
+    def _check_link(self, path: Path, real: Path) -> None:
+        if real != self._protected.roots.plain_path(path) and not self._protected.may_lead_to(path, real):
+            raise SandboxFailed("sandbox_invalid", f"{path} is a link to {real}; write that path itself if it is meant")
 
     def _hide_unwritten(self, plan: SandboxPlan) -> None:
         """Places that are shown only where somebody wrote them out, not with a folder around them."""
@@ -214,11 +225,20 @@ class View:
         return mount is not None and mount.shows
 
 
+def _check_accepted(plan: SandboxPlan, path: Path) -> None:
+    """Raises SandboxFailed where a path has become another than it was when it was accepted."""
+    was, real = plan.accepted.get(path), Path(os.path.realpath(path))
+    if was is not None and was != real:
+        raise SandboxFailed("sandbox_invalid", f"{path} is {real} now and was {was} when it was accepted")
+
+
 def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterator[Path]:
-    """Existing absolute paths that stand alone (AIP-security-5)."""
+    """Existing absolute paths that stand alone (AIP-security-5), unless a link leads out of their root."""
     for argument in arguments:
         path = Path(argument)
-        if path.is_absolute() and path.exists() and protected.may_imply(Path(os.path.realpath(path))):
+        if not path.is_absolute() or not path.exists() or protected.roots.leaves(path):
+            continue
+        if protected.may_imply(Path(os.path.realpath(path))):
             yield path
 
 

@@ -29,6 +29,7 @@ from interlock.runtime.base.recorder import Entry
 from interlock.runtime.sandbox.bubblewrap import bubblewrap
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.limits import Limits, descendants
+from interlock.runtime.sandbox.link_roots import LinkRoots
 from interlock.runtime.sandbox.mounts import View, implied_paths, out_of_sight
 from interlock.runtime.sandbox.program_files import ProgramFiles, package_of, program_files
 from interlock.runtime.sandbox.protected_paths import ProtectedPaths
@@ -73,6 +74,10 @@ def private_paths(plan: Plan, files: Iterable[Path] = ()) -> tuple[Path, ...]:
     return (plan.data, *own, *files, *around)
 
 
+def link_roots(plan: Plan) -> LinkRoots:
+    return LinkRoots((plan.workspace, Path.home(), plan.data, plan.data / "packages", *outer_rules(plan.drivers)))
+
+
 class Sandboxes:
     """Makes the sandboxes of a node."""
 
@@ -92,10 +97,12 @@ class Sandboxes:
         self._workspace = workspace
         # An installer names what it made by its real path, also where the data folder is a link.
         self._packages = tuple(dict.fromkeys((state.absolute() / "packages", _real(state / "packages"))))
+        rules, private = tuple(rules), tuple(private)
         every = (*(workspace / name for name in WORKSPACE_RULES), *rules)
         self._protected = ProtectedPaths(
             home=_real(user_home),
             state=_real(state),
+            roots=LinkRoots((workspace.absolute(), user_home, state.absolute(), *self._packages, *rules)),
             rules=tuple(_real(path) for path in every),
             private=tuple(dict.fromkeys(_real(path) for path in (state, *private))),
         )
@@ -145,7 +152,7 @@ class Sandboxes:
         view.declare(plan, implied if plan.from_arguments else ())
         for each in (start, *self._named_paths(plan, env["PATH"])):
             view.show_files(program_files(each, env["PATH"], self._protected))
-        view.show_files(package)
+        view.show_package(package)
         view.own(_real(home))
         for name in ("passwd", "group", *OWN_FILES):
             view.replace_file(Path("/etc") / name, nothing.with_name(name))

@@ -1,8 +1,11 @@
 """The provider factory: makes the provider of each driver that may run, from the parts of the node."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from interlock.config.plan import Plan, SandboxPlan, Spawn
 from interlock.protocol.drivers.model import Driver
@@ -56,7 +59,7 @@ class ProviderFactory:
             link_events=link_events,
             keepers=keepers,
             kv=kv,
-            install=self._install,
+            install=partial(self._install, {}),
             holder_for=credentials.holder,
             vault=Vault(
                 store=credentials.secrets,
@@ -74,7 +77,9 @@ class ProviderFactory:
     ) -> DriverProvider:
         if declared.driver is None:
             raise ValueError(f"{declared.key} is not fit to run")
-        environment = self._environment.with_plan(self._plan().drivers)
+        environment = msgspec.structs.replace(
+            self._environment.with_plan(self._plan().drivers), install=partial(self._install, declared.real_paths)
+        )
         return DriverProvider(
             declared.driver,
             declared.contracts,
@@ -85,11 +90,14 @@ class ProviderFactory:
             inventory=declared.secrets,
             own_secrets=declared.bound_secrets,
             seal=TamperCheck(declared.root, declared.folder, declared.files) if declared.files else None,
+            real_paths=declared.real_paths,
             on_changed=on_changed,
             on_step=on_step,
         )
 
-    async def _install(self, driver: Driver, folder: Path, say: Callable[[str], None]) -> Installed | InstallFailed:
+    async def _install(
+        self, real_paths: Mapping[Path, Path], driver: Driver, folder: Path, say: Callable[[str], None]
+    ) -> Installed | InstallFailed:
         """Raises StoreError: what was installed before is not known, and something newer is not taken for it."""
         plan = self._plan()
         lock = None if self._anew else await self._locks.get(driver.key)
@@ -119,17 +127,21 @@ class ProviderFactory:
             )
 
         outcome = await install_checked(
-            driver, installer, lambda installed: self._command_runner(driver, installed, folder)
+            driver, installer, lambda installed: self._command_runner(driver, installed, folder, real_paths)
         )
         if isinstance(outcome, Installed) and outcome.lock != lock and not self._anew:
             await self._locks.put(driver.key, outcome.lock)
         return outcome
 
-    def _command_runner(self, driver: Driver, installed: Installed, folder: Path) -> CommandRunner:
+    def _command_runner(
+        self, driver: Driver, installed: Installed, folder: Path, real_paths: Mapping[Path, Path]
+    ) -> CommandRunner:
         """The runner of a driver's commands: in the same sandbox as its server."""
         plan, connector_parts = self._plan(), self._connector_parts
         is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
-        made = compile_server_plan(driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed)
+        made = compile_server_plan(
+            driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed, real_paths=real_paths
+        )
         if isinstance(made.reach, Spawn) and made.reach.sandbox is not None:
             sandbox = made.reach.sandbox
             return sandboxed_runner(

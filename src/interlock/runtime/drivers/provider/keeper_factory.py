@@ -55,6 +55,7 @@ class KeeperFactory:
         own_secrets: Collection[str],
         contracts: tuple[str, ...],
         seal: TamperCheck | None,
+        real_paths: Mapping[Path, Path],
     ) -> None:
         self._driver = driver
         self._environment = environment
@@ -64,6 +65,7 @@ class KeeperFactory:
         self._own_secrets = own_secrets
         self._contracts = contracts
         self._seal = seal
+        self._real_paths = real_paths
 
     def make(self, installed: Installed, connector_parts: ConnectorParts, who: str | None) -> DriverKeeper:
         environment, driver, events = self._environment, self._driver, self._events
@@ -74,6 +76,7 @@ class KeeperFactory:
             data=environment.data,
             who=who,
             is_sandboxed=environment.plan.sandbox.get(driver.id) != "off",
+            real_paths=self._real_paths,
         )
         revealer = DriverRevealer(environment.vault, driver, self._inventory, self._own_secrets, self._contracts, who)
         holder = None

@@ -68,13 +68,15 @@ class DriverProvider:
         own_secrets: Collection[str],
         files: Mapping[str, str] | None = None,
         seal: TamperCheck | None = None,
+        real_paths: Mapping[Path, Path] | None = None,
         on_changed: "OnChanged | None" = None,
         on_step: OnStep | None = None,
     ) -> None:
         """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted, and
         `files`: of each file in it. `inventory`: its secrets by the NAME it uses; `own_secrets`: slugs that its own
-        SECRETS.md lets it have. `seal`: says whether the folder is still the trusted one. `on_changed`: what it offers;
-        not how it stands. `on_step`: how it stands, with the reason."""
+        SECRETS.md lets it have. `seal`: says whether the folder is still the trusted one; `real_paths`: what the paths
+        it opens were then. `on_changed`: what it offers; not how it stands. `on_step`: how it stands, with the
+        reason."""
         self.driver = driver
         self.state = DriverState.INSTALLING
         self.code: str | None = None
@@ -105,6 +107,7 @@ class DriverProvider:
             own_secrets=own_secrets,
             contracts=tuple(self.bindings),
             seal=seal,
+            real_paths=real_paths or {},
         )
         slugs = [inventory[name].slug for name in driver.secret_names if name in inventory]
         self._logins = Logins(environment.kv, environment.vault, driver, slugs)

@@ -6,9 +6,11 @@ goes in (AIP-security-8).
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,6 +23,7 @@ from interlock.protocol.drivers.model import Docker, Driver, FileAccess, Network
 from interlock.protocol.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.runtime.drivers.install.install import with_another_port
 from interlock.runtime.drivers.install.outcome import Installed
+from interlock.runtime.drivers.workspace.sandbox_paths import path_of
 from interlock.runtime.links.connector import ConnectorParts, Eras
 from interlock.runtime.links.handshake import LEGACY_CAPABILITIES, Manner
 
@@ -40,19 +43,22 @@ def compile_server_plan(
     data: Path,
     who: str | None = None,
     is_sandboxed: bool = True,
+    real_paths: Mapping[Path, Path] = MappingProxyType({}),
 ) -> ServerPlan:
-    """`folder` holds the DRIVER.md, and its relative paths start there. `who`: the tenant or user whose own it is."""
+    """`folder` holds the DRIVER.md, and its relative paths start there. `who`: the tenant or user whose own it is.
+    `real_paths`: what its paths were when it was accepted."""
     server = driver.server
     segment = segment_of(driver, who)
     if isinstance(server, Remote):
         return ServerPlan(segment=segment, reach=_dial(driver, server))
-    place = _places(folder)
-    home = data / HOMES / driver.id
+    place = partial(path_of, folder)
+    # Beside each other: who may write around a home could put a link in its place.
+    home = data / HOMES / (driver.id if who is None else f"{driver.id}+{_brief(who)}")
     is_container = isinstance(server, Docker)
     installed = with_another_port(installed)
     sandbox = None
     if is_sandboxed and not is_container:
-        sandbox = _sandbox(driver, installed, home if who is None else home / _brief(who), place)
+        sandbox = _sandbox(driver, installed, home, place, real_paths)
     return ServerPlan(
         segment=segment,
         reach=Spawn(
@@ -109,10 +115,6 @@ def _brief(who: str) -> str:
     return sha256(who.encode()).hexdigest()[:8]
 
 
-def _places(folder: Path) -> Callable[[str], Path]:
-    return lambda written: folder / Path(written).expanduser()
-
-
 def _dial(driver: Driver, server: Remote) -> Dial:
     auth = server.auth or RemoteAuth(type="none")
     headers = dict(server.headers)
@@ -160,7 +162,13 @@ def _maybe_roots(driver: Driver, place: Callable[[str], Path]) -> tuple[Path, ..
     return None if driver.sandbox is None else tuple(map(place, (*fs.read, *fs.write) if fs is not None else ()))
 
 
-def _sandbox(driver: Driver, installed: Installed, home: Path, place: Callable[[str], Path]) -> SandboxPlan:
+def _sandbox(
+    driver: Driver,
+    installed: Installed,
+    home: Path,
+    place: Callable[[str], Path],
+    real_paths: Mapping[Path, Path],
+) -> SandboxPlan:
     block = driver.sandbox or Sandbox()
     fs = block.fs or FileAccess()
     network = driver.network or block.network or Network()
@@ -172,6 +180,7 @@ def _sandbox(driver: Driver, installed: Installed, home: Path, place: Callable[[
         read=(*installed.reads, *map(place, fs.read)),
         write=(*installed.writes, *map(place, fs.write), *states),
         deny=tuple(map(place, fs.deny)),
+        accepted=dict(real_paths),
         egress=network.egress,
         programs=block.exec.spawn if block.exec is not None else (),
         any_program=block.exec is not None and block.exec.allow,

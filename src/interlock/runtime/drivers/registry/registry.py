@@ -98,7 +98,8 @@ class Registry:
         """Read the drivers on disk; start, replace or stop providers. Raises StoreError if a record cannot be kept."""
         async with self._refreshing:
             if sight is None:
-                sight = await asyncio.to_thread(scan_workspace, self.plan, self.declaration.others)
+                known = self.declaration
+                sight = await asyncio.to_thread(scan_workspace, self.plan, known.others, opened=known.opened)
             basis = (sight, self.memory.revision, self._surveyor)
             if basis == self._basis:
                 return self.declaration

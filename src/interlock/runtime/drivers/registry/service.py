@@ -107,8 +107,9 @@ class Drivers:
         """Scan once; returns the processor time in seconds. Raises StoreError; the next scan then tries again."""
         if self.registry is None and not has_roots(roots_of(self.plan)):
             return 0.0
-        others = self.registry.declaration.others if self.registry is not None else ()
-        seen, took = await asyncio.to_thread(_timed_scan, self.plan, others)
+        known = self.registry.declaration if self.registry is not None else None
+        others, opened = ((), ()) if known is None else (known.others, known.opened)
+        seen, took = await asyncio.to_thread(_timed_scan, self.plan, others, opened)
         if seen == self._seen:
             return took
         registry = (await self._open_parts())[0] if seen.folders or seen.problems else self.registry
@@ -124,6 +125,6 @@ class Drivers:
         return took
 
 
-def _timed_scan(plan: Plan, others: Iterable[Path]) -> tuple[ScanResult, float]:
+def _timed_scan(plan: Plan, others: Iterable[Path], opened: Iterable[Path]) -> tuple[ScanResult, float]:
     began = time.thread_time()
-    return scan_workspace(plan, others), time.thread_time() - began
+    return scan_workspace(plan, others, opened=opened), time.thread_time() - began

@@ -17,6 +17,7 @@ from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.folder import read_folder
+from interlock.runtime.drivers.workspace.sandbox_paths import declared_paths
 from interlock.runtime.drivers.workspace.scan import FoundFolder, mark_of
 from interlock.runtime.drivers.workspace.trust_store import Trusted
 
@@ -42,7 +43,7 @@ def declared_facts(one: Declared, driver: Driver) -> JsonObject:
     return {
         "description": driver.description,
         "server": msgspec.to_builtins(driver.server),
-        "sandbox": msgspec.to_builtins(driver.sandbox) if driver.sandbox is not None else None,
+        "sandbox": _sandbox(one, driver),
         "egress": list(driver.network.egress) if driver.network is not None else [],
         "install": [" ".join((each.method, *_what(each.options))) for each in driver.install],
         "secrets": {
@@ -57,6 +58,15 @@ def declared_facts(one: Declared, driver: Driver) -> JsonObject:
         "isolation": driver.interlock.isolation,
         "bindings": [_binding(binding, one.contracts.get(binding.index)) for binding in driver.implements],
     }
+
+
+def _sandbox(one: Declared, driver: Driver) -> JsonObject | None:
+    """The block with the real paths in it, and those that the file opens elsewhere: a login's state, arguments."""
+    block: JsonObject = msgspec.to_builtins(driver.sandbox) if driver.sandbox is not None else {}
+    fs: dict[str, list[str]] = {}
+    for each in declared_paths(driver, one.folder):
+        fs.setdefault(each.use, []).append(str(one.real_paths.get(each.path, each.real)))
+    return ({**block, "fs": fs} if fs else block) or None
 
 
 def _binding(binding: DriverBinding, contract: Contract | None) -> Binding:

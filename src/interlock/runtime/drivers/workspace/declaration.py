@@ -41,7 +41,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Mapping[str, Secret] = {}  # by the NAME the driver uses; one that no inventory has is left out
     own_secrets: Secrets | None = None
     files: Mapping[str, str] = {}  # the digests of every file of the folder, and of contracts elsewhere
-    resolved: Mapping[str, str] = {}  # what its files name outside and what that is: `secrets://NAME` -> its entry
+    resolved: Mapping[str, str] = {}  # what its files name outside: `secrets://NAME` -> entry, `links://PATH` -> path
+    real_paths: Mapping[Path, Path] = {}  # of what it opens to its server
     digest: str = ""  # of what trust covers
     trusted: bool = False
 
@@ -78,6 +79,10 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[Secret, ...] = ()  # one inventory of all (AIP-19.file-3)
     problems: tuple[Problem, ...] = ()  # of no one driver
     others: tuple[Path, ...] = ()  # files elsewhere that were looked for, found or not
+
+    @property
+    def opened(self) -> tuple[Path, ...]:
+        return tuple(path for one in self.drivers for path in one.real_paths)
 
 
 def changed_keys(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:

@@ -53,6 +53,7 @@ class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
     contracts: tuple[tuple[Path, Stat | None], ...] = ()  # every TOOL.md below .tools
     inventories: tuple[tuple[Path, Stat | None], ...] = ()  # every SECRETS.md of the workspace itself
     others: tuple[tuple[Path, Stat | None], ...] = ()  # what was asked for besides
+    real_paths: tuple[tuple[Path, str], ...] = ()  # of paths that drivers open to their servers
     drafts: tuple[Path, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -74,9 +75,11 @@ def has_roots(roots: Iterable[Root]) -> bool:
     return any(root.path.is_dir() for root in roots)
 
 
-def scan_workspace(plan: Plan, others: Iterable[Path] = (), staged: FoundFolder | None = None) -> ScanResult:
+def scan_workspace(
+    plan: Plan, others: Iterable[Path] = (), staged: FoundFolder | None = None, opened: Iterable[Path] = ()
+) -> ScanResult:
     """Scan every root. `others`: files elsewhere in the workspace that matter. `staged`: a folder that is in no root
-    yet, and would take the place of the one of its name."""
+    yet, and would take the place of the one of its name. `opened`: paths that drivers open to their servers."""
     folders: list[FoundFolder] = []
     drafts: list[Path] = []
     problems: list[Problem] = []
@@ -100,6 +103,7 @@ def scan_workspace(plan: Plan, others: Iterable[Path] = (), staged: FoundFolder 
         contracts=tuple(contracts),
         inventories=tuple((path, maybe_stat(path)) for path in _inventories(plan.workspace / SECRETS)),
         others=tuple((path, maybe_stat(path)) for path in sorted(set(others))),
+        real_paths=tuple((path, os.path.realpath(path)) for path in sorted(set(opened))),
         drafts=tuple(drafts),
         problems=tuple(problems),
     )

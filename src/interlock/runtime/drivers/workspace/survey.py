@@ -46,9 +46,11 @@ from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.workspace.contract_lookup import CONFLICT, ContractLookup
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared, Parsed, same
 from interlock.runtime.drivers.workspace.folder import Folder, FolderUnreadable, read_file, read_folder
+from interlock.runtime.drivers.workspace.sandbox_paths import DeclaredPath, declared_paths
 from interlock.runtime.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, inside
 from interlock.runtime.drivers.workspace.trust_store import Remembered
 from interlock.runtime.drivers.workspace.ungranted_secrets import ungranted_secrets
+from interlock.runtime.sandbox.sandbox import link_roots
 
 _SEVERITY = {"error": 0, "warning": 1, "note": 2}
 
@@ -57,6 +59,7 @@ class Surveyor:
     def __init__(self, plan: Plan, machine: Machine) -> None:
         self._plan = plan
         self._machine = machine
+        self._roots = link_roots(plan)
         self._library = ContractLookup(plan.workspace)
         self._parsed: dict[Path, tuple[bytes | None, Parsed]] = {}
         self._inventories: dict[Path, tuple[Stat | None, Reading[Secrets]]] = {}
@@ -122,14 +125,31 @@ class Surveyor:
         problems += unmet(driver, self._machine)
         problems += self._history(driver, remembered)
         hosts = remembered.allowed.get(driver.id, ())
+        opened = tuple(declared_paths(driver, parsed.path))
+        if self._plan.drivers.sandbox.get(driver.id) != "off":
+            problems += self._escapes(driver, opened)
         made = msgspec.structs.replace(
             made,
             driver=_with_allowed_hosts(self._with_runner(driver, parsed), hosts),
             contracts=bindings.contracts,
             own_secrets=parsed.secrets.value if parsed.secrets is not None else None,
             files={**parsed.digests, **bindings.outside, **self._runner_outside(driver, parsed)},
+            real_paths={each.path: each.real for each in opened},
+            resolved={
+                f"links://{each.path}": str(each.real)
+                for each in opened
+                if each.real != self._roots.plain_path(each.path)
+            },
         )
         return _check_declaration(made, problems, remembered, self._plan)
+
+    def _escapes(self, driver: Driver, opened: Sequence[DeclaredPath]) -> Iterator[Problem]:
+        """Links that lead out of the root of a declared path."""
+        for each in opened:
+            if each.use != "deny" and not each.is_implied and self._roots.leaves(each.path):
+                message = f"{each.path} is a link to {each.real}"
+                hint = "write that path itself if it is meant"
+                yield driver.places.problem(each.place, "path_escape", message, hint)
 
     def _around(self, driver: Driver, parsed: Parsed) -> Iterator[Problem]:
         """Files the driver names besides contracts."""
