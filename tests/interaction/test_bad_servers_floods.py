@@ -118,7 +118,7 @@ def test_floods_delay_no_list_and_no_call_of_another_server(flooded: RunningNode
         listed = wire.modern("tools/list").json["result"]["tools"]
         assert time.monotonic() - began < 5.0
         assert "good__echo" in {tool["name"] for tool in listed}
-    assert statistics.median(times) < max(0.05, 5 * statistics.median(quiet)), sorted(times)[-5:]
+    assert statistics.median(times) < max(0.3, 5 * statistics.median(quiet)), sorted(times)[-5:]
     assert max(times) < max(1.0, 5 * max(quiet)), sorted(times)[-5:]
     for segment in segments & {"stdout", "line"}:
         link = wait_for(lambda segment=segment: (link := flooded.link(segment))["reason"] and link)

@@ -143,6 +143,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with workspace.node() as node:
         wait_states(node, "ready", "foreign-mcp", *(f"{name}-mcp" for name in ENTRIES))
         wait_states(node, "rejected", *(f"{name}-mcp" for name in REFUSED))
+        offered = {f"demo.{name}" for name in ("foreign", *ENTRIES)}
+        wait_for(lambda: offered <= {tool["name"] for tool in node.admin("/admin/tools")["tools"]})
         yield Scene(workspace, node)
 
 
