@@ -253,6 +253,18 @@ def test_a_call_with_wrong_parameters_is_refused_before_any_server_sees_it(
     assert node.link("good")["calls"] == before
 
 
+def test_null_for_arguments_reaches_the_server_as_it_was_written(node: RunningNode, session: str) -> None:
+    before = node.link("good")["calls"]
+    params = {"name": "good__echo", "arguments": None}
+    body = message("tools/call", {**params, "_meta": STAMP})
+    for asked in (
+        request("POST", "/mcp", modern_headers("tools/call", "good__echo"), body),
+        legacy(session, "tools/call", params),
+    ):
+        assert "params.arguments" not in str(ask(node, asked).json)
+    assert node.link("good")["calls"] == before + 2
+
+
 @pytest.mark.parametrize("params", [[], "x", 5, None, [1, 2]], ids=repr)
 def test_parameters_that_are_no_object_are_refused(node: RunningNode, session: str, params: Any) -> None:
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}).encode()

@@ -16,13 +16,14 @@ CREDENTIALS = """
     cookie Set-Cookie com.acme/cookies secret client_secret com.acme/my-secret-thing
     session Mcp-Session-Id sessionId com.acme/session password com.acme/userPassword
     api-key api_key apiKey X-API-Key com.acme/api.key AWS-Secret-Access-Key access_key private-key
-    credential com.acme/credentials bearer jwt passphrase passwd
+    credential com.acme/credentials bearer jwt passphrase passwd HTTPCookie X-JWT2 ACCESSTOKEN sessionid tokens
 """
 # A task has another id on the other side: whoever knows both says which.
 OURS = ["x-mcpax-route", "X-MCPAX-Cursor", "x-mcpax-", "baggage", "Baggage", "io.modelcontextprotocol/related-task"]
 VENDORS = """
     com.acme/trace com.acme/auth acme x-mcpax dev.interlock/x com.acme/baggage
     com.acme/author key com.acme/keyboard Traceparent progress é
+    com.acme/tokenizer maxTokensizer com.acme/secretary com.acme/unauthorization keyApi com.acme/obsession
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import encode_fault
+from interlock.protocol.jsonrpc.codec import encode_fault, encode_value
 from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Fault, error_body
 from interlock.protocol.mcp.methods import (
     COMPLETE,
@@ -56,13 +56,26 @@ def test_a_result_without_a_type_is_a_complete_one() -> None:
     assert result_to_legacy(Raw(b'{"content": []}')) == b'{"content":[]}'
 
 
-@pytest.mark.parametrize("value", [b"null", b"[1]", b"1", b'"{"', b"true"])
-def test_structured_content_that_is_no_object_is_left_out_for_legacy_clients(value: bytes) -> None:
+@pytest.mark.parametrize("value", [b"null", b"[1, 2.0]", b"1", b'"{"', b"true"])
+@pytest.mark.parametrize(
+    "before", [b"", b'{"type":"text","text":"other"}', b'{"type":"image","data":"","mimeType":"x"}']
+)
+def test_structured_content_that_is_no_object_reaches_legacy_clients_as_text(value: bytes, before: bytes) -> None:
     text = result_to_legacy(
-        Raw(b'{"resultType":"complete","content":[],"structuredContent":%b,"isError":false}' % value)
+        Raw(b'{"resultType":"complete","content":[%b],"structuredContent":%b,"isError":false}' % (before, value))
     )
-    assert text == b'{"content":[],"isError":false}'
-    assert complaints(LEGACY, "CallToolResult", text) == []
+    assert isinstance(text, bytes) and complaints(LEGACY, "CallToolResult", text) == []
+    told = json.loads(text)
+    assert told["isError"] is False and "structuredContent" not in told
+    assert told["content"][-1] == {"type": "text", "text": value.decode()}
+    assert told["content"][:-1] == json.loads(b"[%b]" % before)
+
+
+@pytest.mark.parametrize(("value", "said"), [(b"[1]", "[ 1 ]"), (b'"a"', '"a"'), (b"1.0", "1.0")])
+def test_a_text_that_says_the_same_already_is_not_said_twice(value: bytes, said: str) -> None:
+    content = encode_value([{"type": "text", "text": said}])
+    text = result_to_legacy(Raw(b'{"resultType":"complete","content":%b,"structuredContent":%b}' % (content, value)))
+    assert text == b'{"content":%b}' % content
 
 
 def test_structured_content_that_is_an_object_keeps_its_bytes() -> None:
@@ -190,6 +203,11 @@ def test_a_second_type_counts_as_the_last_member_of_a_name_does() -> None:
     assert isinstance(result_to_legacy(Raw(twice)), Fault)
 
 
-@pytest.mark.parametrize("member", [rb'"ttl\u004ds":1', rb'"cache\u0053cope":"public"', rb'"structured\u0043ontent":1'])
+@pytest.mark.parametrize("member", [rb'"ttl\u004ds":1', rb'"cache\u0053cope":"public"'])
 def test_a_modern_member_hidden_by_an_escape_is_left_out(member: bytes) -> None:
     assert result_to_legacy(Raw(b'{"resultType":"complete","content":[],%b}' % member)) == b'{"content":[]}'
+
+
+def test_structured_content_hidden_by_an_escape_becomes_text_all_the_same() -> None:
+    told = result_to_legacy(Raw(rb'{"resultType":"complete","content":[],"structured\u0043ontent":1}'))
+    assert told == b'{"content":[{"type":"text","text":"1"}]}'

@@ -5,6 +5,8 @@ belongs to MCP-AX is dropped, and other vendor keys pass as the bytes they came 
 """
 
 import functools
+import itertools
+import re
 from enum import Enum
 from typing import Final
 
@@ -24,23 +26,31 @@ PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105  (a correlation id, not a 
 
 ERA_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_SUBSCRIPTION))
 _TRACE_KEYS: Final = frozenset(("traceparent", "tracestate"))
-_CREDENTIAL_WORDS: Final = (
-    "token",
-    "authorization",
-    "cookie",
-    "secret",
-    "session",
-    "password",
-    "passwd",
-    "passphrase",
-    "credential",
-    "bearer",
-    "jwt",
-    "apikey",
-    "accesskey",
-    "privatekey",
+_CREDENTIAL_WORDS: Final = frozenset(
+    (
+        "token",
+        "accesstoken",
+        "authtoken",
+        "idtoken",
+        "refreshtoken",
+        "authorization",
+        "cookie",
+        "secret",
+        "session",
+        "sessionid",
+        "password",
+        "passwd",
+        "passphrase",
+        "credential",
+        "bearer",
+        "jwt",
+        "apikey",
+        "accesskey",
+        "privatekey",
+    )
 )
-_JOINTS: Final = str.maketrans("", "", "-_. ")  # API-Key, api_key and apiKey are one word
+_KEY_KINDS: Final = frozenset(("api", "access", "private"))  # before the word "key"
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")  # apiKey, API-Key, HTTPCookie
 _REMEMBERED_CHARS_MAX: Final = 256  # a client writes the keys; longer ones are judged anew each time
 RAW_EMPTY: Final = Raw(b"{}")
 RAW_MODERN: Final = Raw(b'"%b"' % LATEST_MODERN.encode())
@@ -69,8 +79,15 @@ def _judge(key: str) -> Fate:
     lowered = key.lower()
     if lowered.startswith("x-mcpax-") or lowered == "baggage" or key == META_TASK:  # the link names a task anew
         return Fate.DROP
-    joined = lowered.translate(_JOINTS)
-    return Fate.DROP if any(word in joined for word in _CREDENTIAL_WORDS) else Fate.VENDOR
+    return Fate.DROP if _names_credential(key) else Fate.VENDOR
+
+
+def _names_credential(key: str) -> bool:
+    """Whether one of its words is a credential's: `refresh_token` is one, `tokenizer` and `authorName` are none."""
+    words = [word.lower() for word in _WORD.findall(key)]
+    if not _CREDENTIAL_WORDS.isdisjoint(word.removesuffix("s") for word in words):
+        return True
+    return any(first in _KEY_KINDS and second in ("key", "keys") for first, second in itertools.pairwise(words))
 
 
 _remembered = functools.lru_cache(maxsize=4096)(_judge)

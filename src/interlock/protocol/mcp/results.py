@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -25,6 +25,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import CACHEABLE, RESOURCES_READ
 from interlock.protocol.mcp.tasks import requires_tasks, tool_across_eras
 
+_OBJECT: Final = ord("{")
 _COMPLETE: Final = Raw(b'"complete"')
 _MODERN_ONLY_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
 _MODERN_CODES: Final = {-32020: INVALID_REQUEST, -32021: INVALID_REQUEST, -32022: INVALID_REQUEST}
@@ -89,9 +90,27 @@ def result_to_legacy(result: Raw) -> bytes | Fault:
     for name in _MODERN_ONLY_MEMBERS:
         members.pop(name, None)
     structured = members.get("structuredContent")
-    if structured is not None and bytes(structured)[:1] != b"{":
-        del members["structuredContent"]  # illegal before 2026-07-28; the text block says the same
+    if structured is not None and memoryview(structured)[0] != _OBJECT:
+        del members["structuredContent"]  # illegal before 2026-07-28
+        members["content"] = _with_text(members.get("content"), bytes(structured))
     return encode_value(members)
+
+
+def _with_text(content: Raw | None, value: bytes) -> Raw:
+    """The content of a result with a text block that says this value, added where none does."""
+    blocks = (decode_array(content) if content is not None else None) or []
+    block = encode_value({"type": "text", "text": value.decode()})
+    said = (decode_object(one) or {} for one in blocks)
+    if any(_is_same(maybe_string(one.get("text")), value) for one in said):
+        return Raw(encode_value(blocks))
+    return Raw(encode_value([*blocks, Raw(block)]))
+
+
+def _is_same(text: str | None, value: bytes) -> bool:
+    try:
+        return text is not None and decode_value(text.encode()) == decode_value(value)
+    except (CodecError, UnicodeEncodeError):
+        return False
 
 
 def error_to_modern(error: Raw) -> bytes:
