@@ -10,7 +10,18 @@ from msgspec import Raw
 
 import interlock.protocol.ax.route
 from interlock.protocol.ax.errors import ROUTE_MISMATCH
-from interlock.protocol.ax.route import CURSOR, ROUTE, Routed, advance, as_meta, check, read_untrusted, start
+from interlock.protocol.ax.route import (
+    CURSOR,
+    ROUTE,
+    Routed,
+    advance,
+    as_meta,
+    check,
+    follow_name,
+    follow_uri,
+    read_untrusted,
+    start,
+)
 from interlock.protocol.jsonrpc.errors import Fault
 
 PATH = ("infra", "edge", "stm32h7", "dma2d_status")
@@ -127,6 +138,45 @@ def test_the_keys_are_read_from_params_too_and_must_agree() -> None:
 )
 def test_another_receiver_or_another_tool_is_refused(segment: str, rest: tuple[str, ...]) -> None:
     assert refused(check(Routed(path=PATH, cursor=1), segment=segment, rest=rest))
+
+
+@pytest.mark.req("AX-7.2-4")
+@pytest.mark.parametrize("name", ["dma2d_status", "stm32h7.dma2d_status", "infra.edge.stm32h7.dma2d_status"])
+def test_the_local_name_the_rest_of_it_and_the_whole_name_lead_to_the_tool_of_the_route(name: str) -> None:
+    assert follow_name(Routed(path=PATH, cursor=1), segment="edge", name=name) == "stm32h7.dma2d_status"
+
+
+@pytest.mark.req("AX-7.2-4")
+@pytest.mark.parametrize(
+    ("cursor", "segment", "name"),
+    [
+        (1, "edge", "stm32h7"),
+        (1, "edge", "edge.stm32h7.dma2d_status"),
+        (1, "edge", "stm32h7__dma2d_status"),
+        (1, "edge", "other.dma2d_status"),
+        (1, "edge", "DMA2D_STATUS"),
+        (1, "edge", ""),
+        (1, "other", "dma2d_status"),
+        (0, "edge", "dma2d_status"),
+        (3, "dma2d_status", "dma2d_status"),  # the way ends here: there is no tool
+    ],
+)
+def test_any_other_name_or_receiver_is_a_disagreement(cursor: int, segment: str, name: str) -> None:
+    assert refused(follow_name(Routed(path=PATH, cursor=cursor), segment=segment, name=name))
+
+
+@pytest.mark.parametrize("uri", ["a://b/c", "mcpax://gw.plc/a://b/c", "mcpax://infra.edge.gw.plc/a://b/c"])
+def test_the_route_of_a_resource_leads_to_the_server_that_has_it(uri: str) -> None:
+    routed = Routed(path=("infra", "edge", "gw", "plc"), cursor=1)
+    assert follow_uri(routed, segment="edge", uri=uri) == "mcpax://gw.plc/a://b/c"
+
+
+@pytest.mark.parametrize(
+    ("segment", "uri"), [("gw", "a://b"), ("edge", "mcpax://gw/a://b"), ("edge", "mcpax://edge.gw.plc/a://b")]
+)
+def test_a_resource_of_another_server_is_a_disagreement(segment: str, uri: str) -> None:
+    assert refused(follow_uri(Routed(path=("infra", "edge", "gw", "plc"), cursor=1), segment=segment, uri=uri))
+    assert refused(follow_uri(Routed(path=("infra", "edge"), cursor=1), segment="edge", uri=uri))
 
 
 @pytest.mark.parametrize("odd", ["a__b", "-", "_", "007", "x-y_z"])

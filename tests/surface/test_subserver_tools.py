@@ -346,6 +346,7 @@ async def test_what_it_does_not_know_it_says_so(leaf: Subserver, method: str) ->
         assert (await session.ask(method))["error"]["code"] == -32601
 
 
+@pytest.mark.req("AX-7.2-4")
 async def test_a_route_that_does_not_lead_here_reaches_no_tool(leaf: Subserver) -> None:
     called = 0
 
@@ -355,23 +356,27 @@ async def test_a_route_that_does_not_lead_here_reaches_no_tool(leaf: Subserver) 
         called += 1
         return "warm"
 
-    async def routed(route: Any, cursor: Any) -> dict[str, Any]:
+    async def routed(route: Any, cursor: Any, name: str = "temperature") -> dict[str, Any]:
         meta = {"x-mcpax-route": route, "x-mcpax-cursor": cursor}
-        return await session.modern("tools/call", name="temperature", arguments={}, _meta=meta)
+        return await session.modern("tools/call", name=name, arguments={}, _meta=meta)
 
     async with serving(leaf) as session:
-        right = await routed(["infra", "greenhouse", "temperature"], 1)
-        assert text(right["result"]) == "warm"
+        for name in ("temperature", "infra.greenhouse.temperature"):
+            right = await routed(["infra", "greenhouse", "temperature"], 1, name)
+            assert text(right["result"]) == "warm"
+        for name in ("greenhouse.temperature", "humidity"):
+            assert (await routed(["infra", "greenhouse", "temperature"], 1, name))["error"]["code"] == 32118
         for route, cursor in [
             (["infra", "cellar", "temperature"], 1),
             (["infra", "greenhouse", "humidity"], 1),
+            (["infra", "greenhouse", "shed", "temperature"], 1),
             (["infra", "greenhouse", "temperature"], 0),
             (["infra", "greenhouse", "temperature"], 7),
             ("greenhouse", 0),
             (["infra", 7, "temperature"], 1),
         ]:
             assert (await routed(route, cursor))["error"]["code"] == 32118
-    assert called == 1
+    assert called == 2
 
 
 async def test_notifications_go_up_from_any_thread_with_their_ids_untouched(leaf: Subserver) -> None:

@@ -174,9 +174,18 @@ class McpServer:
         if name is None:
             self._refuse(climbed.id, Fault(INVALID_PARAMS, "params.name must be a string"))
             return
-        meta = self._tool_meta(climbed, name)
-        if isinstance(meta, Fault):
-            self._refuse(climbed.id, meta)
+        meta: Mapping[str, Raw] = climbed.meta
+        routed = route.read_untrusted(climbed.params, climbed.meta)
+        if isinstance(routed, route.Routed):
+            beyond = route.check(routed, segment=self._segment, rest=routed.path[-1:])
+            followed = beyond or route.follow_name(routed, segment=self._segment, name=name)
+            if isinstance(followed, Fault):
+                self._refuse(climbed.id, followed)
+                return
+            # Past our own segment, the cursor points at the tool (MCP-AX 7.2).
+            name, meta = followed, {**climbed.meta, **route.as_meta(route.advance(routed))}
+        elif routed is not None:
+            self._refuse(climbed.id, routed)
             return
         tool = self._offer.tools.get(name)
         if tool is None:
@@ -191,14 +200,6 @@ class McpServer:
         self._running[climbed.id] = task if tool.is_async else None, context
         self._offer.calls.add(task)
         task.add_done_callback(self._offer.calls.discard)
-
-    def _tool_meta(self, climbed: Climbed, name: str) -> Mapping[str, Raw] | Fault:
-        """The `_meta` a tool sees: past our own segment, the cursor of the route points at the tool (MCP-AX 7.2)."""
-        routed = route.read_untrusted(climbed.params, climbed.meta)
-        if routed is None or isinstance(routed, Fault):
-            return climbed.meta if routed is None else routed
-        mismatch = route.check(routed, segment=self._segment, rest=(name,))
-        return mismatch if mismatch is not None else {**climbed.meta, **route.as_meta(route.advance(routed))}
 
     async def _work(self, climbed: Climbed, tool: Tool, context: Context) -> None:
         try:

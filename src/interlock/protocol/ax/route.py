@@ -3,7 +3,8 @@
 In comes what an authenticated parent wrote; out comes a Routed value, or the refusal route_mismatch. The path of a tool
 or prompt ends in its local name; that of a resource ends in the segment of the server that has it. On the wire
 path[cursor] is the segment the receiver was assigned, so an aggregator moves the cursor only past a segment of its own.
-Names are never cut up here: a receiver compares the rest of the path with the path in its own table.
+The route is followed: a receiver finds the item by the rest of the path, and the name in params has to agree with it.
+Names are never cut up here, they are only put together from the path and compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from msgspec import Raw
 
 from interlock.protocol.ax.errors import ROUTE_MISMATCH, refusal
 from interlock.protocol.ax.names import QUALIFIED_MAX, is_segment
+from interlock.protocol.ax.uris import SCHEME
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import CodecError, Fault
 
@@ -64,16 +66,36 @@ def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed
 
 
 def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Fault | None:
-    """Whether the receiver is the one meant, and the item it found by name (or URI) the one the path leads to.
+    """Whether the receiver is the one meant, and the item it knows already the one the path leads to.
 
     `segment` is what the parent assigned; `rest` what the receiver's own table has for the item: the segments below the
-    receiver, then the local name. A leaf has only the local name. A disagreement is refused, never repaired (7.2).
+    receiver, then the local name. A leaf has only the local name.
     """
     if routed.receiver != segment:
-        return _mismatch("this is not the node that the route names at the cursor", cursor=routed.cursor)
-    if routed.rest != tuple(rest):
-        return _mismatch("the rest of the route and the name in params are not the same", cursor=routed.cursor)
-    return None
+        return _elsewhere(routed)
+    return None if routed.rest == tuple(rest) else _disagrees(routed)
+
+
+def follow_name(routed: Routed, *, segment: str, name: str) -> str | Fault:
+    """The tool or prompt that the path leads to, by the name it has below the receiver: the rest of the path, dotted.
+
+    `name` is that of params: the local name, the name below the receiver or the whole name. Any other is refused, never
+    repaired (7.2).
+    """
+    if routed.receiver != segment:
+        return _elsewhere(routed)
+    found = ".".join(routed.rest)
+    return found if found and name in (routed.path[-1], found, ".".join(routed.path)) else _disagrees(routed)
+
+
+def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Fault:
+    """The same for a resource: its URI below the receiver. `uri` is that, the URI of the root, or the server's own."""
+    if routed.receiver != segment:
+        return _elsewhere(routed)
+    below, whole = (f"{SCHEME}{'.'.join(path)}/" for path in (routed.rest, routed.path))
+    if not routed.rest or (uri.startswith(SCHEME) and not uri.startswith((below, whole))):
+        return _disagrees(routed)
+    return uri if uri.startswith(below) else below + uri.removeprefix(whole)
 
 
 def start(own: str | None, below: Sequence[str]) -> Routed:
@@ -106,6 +128,14 @@ def _read(key: str, bytes_max: int, params: Mapping[str, Raw], meta: Mapping[str
     if len(values) == 2 and values[0] != values[1]:
         return _mismatch(f"{key} in params and in params._meta are not the same")
     return values[0] if values else msgspec.UNSET
+
+
+def _elsewhere(routed: Routed) -> Fault:
+    return _mismatch("this is not the node that the route names at the cursor", cursor=routed.cursor)
+
+
+def _disagrees(routed: Routed) -> Fault:
+    return _mismatch("the rest of the route and the name in params are not the same", cursor=routed.cursor)
 
 
 def _mismatch(why: str, **data: int) -> Fault:

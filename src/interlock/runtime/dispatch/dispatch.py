@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
+from interlock.protocol.ax.route import ROUTE
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, RESOURCE_NOT_FOUND, CodecError, Fault
 from interlock.protocol.mcp.eras import LEGACY, MODERN, Era
@@ -24,7 +25,7 @@ from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Sink
 from interlock.runtime.calls.check import CheckNumber
 from interlock.runtime.calls.guard import Guard
-from interlock.runtime.calls.incoming_route import Hop
+from interlock.runtime.calls.incoming_route import Followed
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog, View
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
@@ -90,6 +91,13 @@ class Dispatch(Sender):
         as_task: bool = False,
     ) -> Call:
         """`as_task`: a legacy client asks for a task."""
+        way: Followed | None = None
+        if caller.hop is not None:
+            followed = caller.hop.follow(params, meta, params.get("name"))
+            if isinstance(followed, Fault):
+                return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), followed)
+            if followed is not None:
+                way, params["name"], meta = followed, followed.raw, _with_route(meta, followed)
         back: Back | None = None
         if "requestState" in params:
             came = self._came_back(caller, client_id, params, meta, sink)
@@ -113,11 +121,8 @@ class Dispatch(Sender):
             call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified)
             return self._invalid(call, "params.arguments must be an object")
         head, onward = route.head, route.onward
-        if caller.hop is not None:
-            found = self._onward(caller.hop, params, meta, (*route.below, route.local), onward)
-            if isinstance(found, Fault):
-                return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified), found)
-            onward = found
+        if way is not None and onward is not None:
+            onward = way.onward
         if route.mirrored:
             mirrored = self._mirror_headers(route, arguments, headers)
             if isinstance(mirrored, Fault):
@@ -169,6 +174,11 @@ class Dispatch(Sender):
     def get_prompt(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
+        way = caller.hop.follow(params, meta, params.get("name")) if caller.hop is not None else None
+        if isinstance(way, Fault):
+            return self.refuse(self._new(caller, client_id, PROMPTS_GET, params, meta, sink), way)
+        if way is not None:
+            params["name"] = way.raw
         resumed = self._maybe_resume(caller, client_id, PROMPTS_GET, params, meta, sink)
         if resumed is not None:
             return resumed
@@ -179,9 +189,7 @@ class Dispatch(Sender):
             if name is None:
                 return self._invalid(call, "params.name must be a string")
             return self._invalid(call, "unknown prompt", {"reason": "prompt_not_found"})
-        onward = self._onward(caller.hop, params, meta, (*route.below, route.local), route.onward)
-        if isinstance(onward, Fault):
-            return self.refuse(self._new(caller, client_id, PROMPTS_GET, params, meta, sink, route.qualified), onward)
+        onward = _onward(route.onward, way)
         common = caller, client_id, PROMPTS_GET, params, meta, sink, self._clock.now(), self, route.qualified
         link = route.link
         call = link.new_request(route.original, *common, route.timeout_s, route.head, onward, READING)
@@ -190,10 +198,15 @@ class Dispatch(Sender):
     def read_resource(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
+        uri = maybe_string(params.get("uri"))
+        way = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None and uri is not None else None
+        if isinstance(way, Fault):
+            return self.refuse(self._new(caller, client_id, RESOURCES_READ, params, meta, sink), way)
+        if way is not None:
+            uri, params["uri"] = way.name, way.raw
         resumed = self._maybe_resume(caller, client_id, RESOURCES_READ, params, meta, sink)
         if resumed is not None:
             return resumed
-        uri = maybe_string(params.get("uri"))
         if uri is None:
             call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink)
             return self._invalid(call, "params.uri must be a string")
@@ -203,9 +216,7 @@ class Dispatch(Sender):
             call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink, target)
             return self.refuse(call, resource_not_found(uri, found, caller.era))
         link, downstream = found
-        onward = self._onward_to_place(caller.hop, params, meta, link, downstream)
-        if isinstance(onward, Fault):
-            return self.refuse(self._new(caller, client_id, RESOURCES_READ, params, meta, sink, target), onward)
+        onward = _onward(self._onward_to_place(link, downstream), way)
         head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
         common = caller, client_id, RESOURCES_READ, params, meta, sink, self._clock.now(), self, target
         call = link.new_request(downstream, *common, STANDARD_S, head, onward, READING)
@@ -218,33 +229,37 @@ class Dispatch(Sender):
         kind = maybe_string((ref or {}).get("type"))
         link: Link | None = None
         what = target = ""
-        onward: dict[str, Raw] | Fault | None = None
+        onward: dict[str, Raw] | None = None
+        way: Followed | Fault | None = None
         if ref is not None and kind == "ref/prompt":
-            name = maybe_string(ref.get("name")) or ""
+            way = caller.hop.follow(params, meta, ref.get("name")) if caller.hop is not None else None
+            name = way.name if isinstance(way, Followed) else maybe_string(ref.get("name")) or ""
             target = name[:255]
             route = self.view(caller.key).find_prompt(name)
             if route is not None:
                 link, ref["name"], what = route.link, route.wire_name, route.original
-                onward = self._onward(caller.hop, params, meta, (*route.below, route.local), route.onward)
+                onward = route.onward
         elif ref is not None and kind == "ref/resource":
             uri = maybe_string(ref.get("uri")) or ""
+            way = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None else None
+            uri = way.name if isinstance(way, Followed) else uri
             target = uri[:255]
             place = self.view(caller.key).find_template(uri)
             if place is not None:
                 link, ref["uri"] = place
                 what = place[1]
-                onward = self._onward_to_place(caller.hop, params, meta, *place)
+                onward = self._onward_to_place(*place)
         else:
             call = self._new(caller, client_id, COMPLETE, params, meta, sink)
             return self._invalid(call, "params.ref must be a ref/prompt or a ref/resource")
-        if link is None or isinstance(onward, Fault):
+        if link is None or isinstance(way, Fault):
             call = self._new(caller, client_id, COMPLETE, params, meta, sink, target)
-            if isinstance(onward, Fault):
-                return self.refuse(call, onward)
+            if isinstance(way, Fault):
+                return self.refuse(call, way)
             return self._invalid(call, "params.ref names nothing here", {"reason": "reference_not_found"})
         params["ref"] = ref
         common = caller, client_id, COMPLETE, params, meta, sink, self._clock.now(), self, target
-        call = link.new_request(what, *common, STANDARD_S, modern_head(COMPLETE), onward, READING)
+        call = link.new_request(what, *common, STANDARD_S, modern_head(COMPLETE), _onward(onward, way), READING)
         return call if call.done else self.go(call, link)
 
     def _request(self, call: Call, link: Link, member: str, wire_name: Raw) -> Call:
@@ -263,30 +278,9 @@ class Dispatch(Sender):
         """mcpax/confirm, from anybody."""
         return self.confirmations.confirm(caller, client_id, params, meta, sink)
 
-    # What comes from a parent, and goes to AX peers (MCP-AX 7.2)
-
-    def _onward(
-        self,
-        hop: Hop | None,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        rest: tuple[str, ...],
-        own: dict[str, Raw] | None,
-    ) -> dict[str, Raw] | Fault | None:
-        """What an AX peer below reads of the route: `own`, or a parent's, one further. A parent's request that is not
-        where its route says is refused."""
-        if hop is None:
-            return own
-        onward = hop.onward(params, meta, rest)
-        return onward if isinstance(onward, Fault) or (onward is not None and own is not None) else own
-
-    def _onward_to_place(
-        self, hop: Hop | None, params: dict[str, Any], meta: dict[str, Raw], link: Link, uri: str
-    ) -> dict[str, Raw] | Fault | None:
-        """The same for a resource, whose path ends in the segment of the server that has it."""
-        namespace = self._catalog.namespace
-        own = namespace.onward(link, uri) if link.offer.kind != "adopted" else None
-        return own if hop is None else self._onward(hop, params, meta, namespace.way(link, uri), own)
+    def _onward_to_place(self, link: Link, uri: str) -> dict[str, Raw] | None:
+        """The route of a request for a resource, where an AX peer has it."""
+        return self._catalog.namespace.onward(link, uri) if link.offer.kind != "adopted" else None
 
     # The common way
 
@@ -356,6 +350,16 @@ class Dispatch(Sender):
         if isinstance(resumed, Fault):
             return self.refuse(self._new(caller, client_id, method, params, meta, sink), resumed)
         return resumed
+
+
+def _onward(own: dict[str, Raw] | None, way: Followed | None) -> dict[str, Raw] | None:
+    """What an AX peer below reads of the route (MCP-AX 7.2): `own`, where the request began here."""
+    return own if own is None or way is None else way.onward
+
+
+def _with_route(meta: dict[str, Raw], way: Followed) -> dict[str, Raw]:
+    """A parent may say its route beside `_meta`. What it says in there is the same with many calls, and shared."""
+    return meta if ROUTE in meta else {**meta, **way.said}
 
 
 def resource_not_found(uri: str, candidates: list[str], era: Era) -> Fault:

@@ -16,6 +16,7 @@ from interlock.protocol.ax.confirmation.held_call import Confirm, Presented, rea
 from interlock.protocol.ax.confirmation.relay import MARK
 from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, refusal
 from interlock.protocol.ax.messages import CONFIRM
+from interlock.protocol.ax.route import ROUTE
 from interlock.protocol.jsonrpc.codec import encode_result, encode_value
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.eras import Era
@@ -57,6 +58,17 @@ class Confirming(Call, eq=False, kw_only=True):
 
     made: Call | None = None
 
+    def maybe_astray(self, rest: tuple[str, ...], onward: dict[str, Raw] | None = None) -> Fault | None:
+        """The refusal of a parent whose route is not that of the call it confirms (MCP-AX 7.2). `rest`: the way of that
+        call from here; `onward`: what a hop below was told of it."""
+        self.onward = onward
+        way = self.caller.hop.check(self.params, self.meta, rest) if self.caller.hop is not None else None
+        if isinstance(way, Fault):
+            return way
+        if way is not None:
+            self.meta, self.onward = {**self.meta, **way.said}, way.onward
+        return None
+
     def cancel(self, reason: str) -> None:
         if self.made is not None:
             self.made.cancel(reason)
@@ -87,7 +99,13 @@ class Confirmations:
         approval = self._gate.inbox.get(read.confirmation_id)
         if approval is None:
             relayed = self._gate.rounds.maybe_relayed(read.confirmation_id)
-            return self._dispatcher.refuse(call, UNKNOWN) if relayed is None else self._carry_down(call, relayed)
+            if relayed is None:
+                return self._dispatcher.refuse(call, UNKNOWN)
+            astray = call.maybe_astray((*relayed.route.below, relayed.route.local), relayed.onward)
+            return self._carry_down(call, relayed) if astray is None else self._dispatcher.refuse(call, astray)
+        astray = call.maybe_astray(approval.route)
+        if astray is not None:
+            return self._dispatcher.refuse(call, astray)
         if caller.calls is not None:
             caller.calls[client_id] = call
         self._work.begin(answer_failures(call, self._confirm(call, read, approval)))
@@ -128,9 +146,12 @@ class Confirmations:
         }
         if "_meta" in call.params:
             params["_meta"] = call.params["_meta"]
+        meta = call.meta
+        if call.caller.hop is not None and ROUTE not in meta:
+            meta = {**meta, **self._gate.rounds.take_route(approval.id)}
         self._dispatcher.finish(call, Outcome.OK)
         call.done = True
-        call.made = self._dispatcher.call_tool(call.caller, call.client_id, params, call.meta, call.sink)
+        call.made = self._dispatcher.call_tool(call.caller, call.client_id, params, meta, call.sink)
 
     # Held below
 

@@ -224,6 +224,8 @@ class Gate:
 
     def _wait_for(self, call: Call, hold: GateHold, approval: Approval) -> Refuse:
         hold.answered_here = True
+        if call.caller.hop is not None:
+            self.rounds.note_route(approval.id, call.meta)
         result = self.answers.of(call, hold, approval, self.inbox.rules.redeem_s)
         return Refuse(CheckNumber.GATE, HELD.fault, result)
 
@@ -286,7 +288,9 @@ class Gate:
         if route.gate is not None and route.gate.relays and MARK in message:
             carried = maybe_carried(result_of(message), route.qualified, (*route.segments, route.local))
             if carried is not None:
-                relayed = Relayed(route=route, principal=call.caller.principal.name, digest=hold.digest)
+                relayed = Relayed(
+                    route=route, principal=call.caller.principal.name, digest=hold.digest, onward=call.onward
+                )
                 self.rounds.remember(carried.confirmation_id, relayed)
                 self._let_go_on(call, hold)
                 return encode_result(call.client_id, self.answers.from_below(call, hold, carried))

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+from msgspec import Raw
 
+from interlock.protocol.ax.route import CURSOR, ROUTE
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.catalog.routes import Route
 
 RELAYED_MAX: Final = 10_000  # confirmations of hops below that are remembered
 PASSES_MAX: Final = 10_000
+ROUTES_MAX: Final = 10_000  # of parents' calls that are held
 
 
 class Relayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +26,7 @@ class Relayed(msgspec.Struct, frozen=True, kw_only=True):
     route: Route
     principal: str
     digest: str
+    onward: dict[str, Raw] | None = None  # route and cursor as the call had them (MCP-AX 7.2)
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +43,7 @@ class Rounds:
         self._on_lapsed = on_lapsed
         self._relayed: dict[str, Relayed] = {}
         self._passes: dict[tuple[str, str], Pass] = {}
+        self._routes: dict[str, dict[str, Raw]] = {}
 
     # Demands of hops below
 
@@ -53,6 +58,17 @@ class Rounds:
 
     def maybe_relayed(self, confirmation_id: str) -> Relayed | None:
         return self._relayed.get(confirmation_id)
+
+    # Calls that a parent sent, and that are held here
+
+    def note_route(self, approval_id: str, meta: dict[str, Raw]) -> None:
+        """What it said of the way: a confirmation may come without."""
+        while len(self._routes) >= ROUTES_MAX:
+            del self._routes[next(iter(self._routes))]
+        self._routes[approval_id] = {key: meta[key] for key in (ROUTE, CURSOR) if key in meta}
+
+    def take_route(self, approval_id: str) -> dict[str, Raw]:
+        return self._routes.pop(approval_id, {})
 
     # Calls that go on
 
