@@ -155,6 +155,7 @@ def test_how_a_server_stands_and_why_can_be_seen(
 
 
 def test_the_links_of_a_node_are_shown_together_and_in_the_command_line(zoo: RunningNode) -> None:
+    zoo.wait_link("hang_list", {"state": "slow"})
     links = {link["segment"]: link for link in zoo.admin("/admin/links")["links"]}
     assert set(links) == {"good", *BAD}
     shown = zoo.cli("links", "list", "--json")

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import re
 import sys
 import uuid
 from pathlib import Path
@@ -62,6 +63,18 @@ async def test_a_child_that_dies_in_a_call_is_started_again_and_the_call_is_not_
         again = await ready(node, "kid", tools=1)
         assert again["pid"] != first
         assert "result" in await call(node, "kid__write")
+
+
+async def test_a_child_that_served_calls_is_started_again_soon_however_often_it_dies(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, extra=_children(("kid",))) as node:
+        for _ in range(4):
+            await ready(node, "kid", tools=1)
+            assert "result" in await call(node, "kid__write")
+            await call(node, "kid__write", {"die": True})
+        await ready(node, "kid", tools=1)
+    pauses = re.findall(r"child kid: .*; next attempt in (\S+) s", (tmp_path / "stderr.txt").read_text())
+    assert len(pauses) == 4
+    assert max(map(float, pauses)) < 1
 
 
 async def test_a_child_gets_the_segment_of_the_configuration_only(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.links.connector import LAUNCH_S, ConnectorParts
 from interlock.runtime.links.keeper import STEADY_S, STOP_S, backoff_s
-from interlock.runtime.links.registered import RegisteredKeeper, RegistrationParts
+from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.runtime.trust.registrant import RegistrantIdentity
 from interlock.store.ports import StoreError
 
@@ -52,6 +52,7 @@ class _ChildConnection(SubserverConnection):
         self.stderr = stderr
         self.child: Child | None = None
         self._on_registered = on_registered
+        self._links: list[RegisteredLink] = []
         self._stopping: asyncio.Task[None] | None = None
 
     def on_line(self, data: bytes) -> None:
@@ -88,8 +89,13 @@ class _ChildConnection(SubserverConnection):
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
         keeper = super().keeper_for(parts)
         keeper.link.pid = self.child.pid if self.child is not None else None
+        self._links.append(keeper.link)
         self._on_registered()
         return keeper
+
+    @property
+    def has_served(self) -> bool:
+        return any(link.served > 0 for link in self._links)
 
     async def stop(self) -> None:
         if self._late is not None:
@@ -168,7 +174,8 @@ class ChildSupervisor:
                 reason = f"internal error {ref}"
             finally:
                 await life.stop()
-            attempts = 1 if self._connector_parts.clock.now() - began > STEADY_S else attempts + 1
+            is_steady = life.has_served or self._connector_parts.clock.now() - began > STEADY_S
+            attempts = 1 if is_steady else attempts + 1
             pause_s = backoff_s(attempts)
             self._note(child, "failed", reason)
             log.warning("child %s: %s; next attempt in %.1f s", child.segment, reason, pause_s)

@@ -16,6 +16,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.calls.call import Call, Outcome
@@ -74,6 +75,8 @@ class Sender(Handler):
                 link.send(verdict)
                 return call
         elif verdict is not HELD and not self._availability.may_wait(verdict, link):
+            if link.standing.state is LinkState.DEGRADED:
+                self._availability.wake(link)
             return self._refuse(call, verdict)
         self._register(call, link)
         call.deadline = inf  # the time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold

@@ -24,7 +24,7 @@ import random
 import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
-from math import isfinite
+from math import inf, isfinite
 from typing import Final
 
 import msgspec
@@ -59,7 +59,9 @@ log = logging.getLogger("interlock.links")
 
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
-STEADY_S: Final = 30.0  # ready this long means the next loss starts the backoff anew
+STEADY_S: Final = 30.0  # ready this long, or a call served, means the next loss starts the backoff anew
+WAKE_LEAST_S: Final = 1.0  # from one attempt to the next, where calls want it sooner than the backoff
+WAKE_FAILED_S: Final = 5.0  # the same after an attempt that failed: the server was not there at all
 UNAUTHORISED_RETRY_S: Final = 60.0
 GRACE_S: Final = 300.0  # MCP-AX 13.2: how long a lost server's tools stay listed
 STOP_S: Final = 6.0
@@ -82,6 +84,7 @@ LISTS_OF: Final = {
 class Keeper(PassedOnEvents):
     is_offered = True  # what its server lists is offered to clients as it is
     reads: tuple[str, ...] = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)  # which of its lists
+    wakes_after_s = WAKE_LEAST_S, WAKE_FAILED_S
 
     def __init__(
         self,
@@ -126,6 +129,8 @@ class Keeper(PassedOnEvents):
             link.renewable = True
             holder.subscribe(self._on_credential)
         self._attempts = 0
+        self._began = -inf  # of the last attempt
+        self._waking: asyncio.TimerHandle | None = None
         self._stopping = False
         self._falls_asleep = False
         self.failure: ConnectFailed | None = None  # of the last attempt
@@ -171,13 +176,23 @@ class Keeper(PassedOnEvents):
         self._loss.declare(reason)
 
     def wake(self) -> None:
-        """Somebody wants this server now."""
-        self._wake.set()
+        """Somebody wants this server now: it is tried at once, or as soon as the rate of attempts allows."""
+        pause_s = self._began + self.wakes_after_s[self.failure is not None] - self._connector_parts.clock.now()
+        if pause_s <= 0:
+            self._wake.set()
+        elif self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(pause_s, self._wake.set)
+
+    def _clear_wake(self) -> None:
+        self._wake.clear()
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
 
     def sleep(self) -> None:
         """End the connection, and the process with it, until a call wakes it. No call may be under way."""
         self._falls_asleep = True
-        self._wake.clear()
+        self._clear_wake()
         self._usable.clear()
         self.lose(IDLE)
 
@@ -188,8 +203,9 @@ class Keeper(PassedOnEvents):
 
     @property
     def may_return_soon(self) -> bool:
-        """A server that was there and ended is worth a short wait; one that keeps ending is not."""
-        return self.listing is not None and self._attempts <= QUICK_RETURNS_MAX and not self._stopping
+        """A server that was there and ended is worth a short wait; one that keeps failing to start is not."""
+        is_near = self.failure is None or self._attempts <= QUICK_RETURNS_MAX
+        return self.listing is not None and is_near and not self._stopping
 
     async def usable_within(self, seconds: float) -> bool:
         try:
@@ -248,8 +264,9 @@ class Keeper(PassedOnEvents):
             if self._falls_asleep:
                 await self._sleep()
             self._loss.forget()
-            self._wake.clear()
-            began = self._connector_parts.clock.now()
+            self._clear_wake()
+            began = self._began = self._connector_parts.clock.now()
+            served_before = self.link.served
             retry_s = None
             try:
                 await self._connect()
@@ -278,7 +295,7 @@ class Keeper(PassedOnEvents):
                 self.failure = ConnectFailed(reason)
             self._usable.clear()
             await self._hang_up(reason)
-            if self._connector_parts.clock.now() - began > STEADY_S:
+            if self._connector_parts.clock.now() - began > STEADY_S or self.link.served > served_before:
                 self._attempts = 0
             self._attempts += 1
             self.link.restarts += 1

@@ -104,6 +104,11 @@ class Link:
         raise NotImplementedError
 
     @property
+    def served(self) -> int:
+        """How many calls it answered, or still has."""
+        return self.calls - self.errors
+
+    @property
     def suspended_count(self) -> int:
         """Calls that wait for their clients; they are not booked."""
         return 0

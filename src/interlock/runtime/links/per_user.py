@@ -18,7 +18,7 @@ from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectorParts
-from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.keeper import WAKE_LEAST_S, Keeper
 from interlock.runtime.links.link import Link, UsersFull
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
@@ -134,6 +134,7 @@ class _UserKeeper(Keeper):
     """
 
     link: ServerLink
+    wakes_after_s = 0.0, WAKE_LEAST_S  # a call of its user is all that starts it
 
     def __init__(
         self,

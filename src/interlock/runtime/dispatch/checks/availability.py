@@ -43,6 +43,12 @@ class AvailabilityCheck:
         keeper = self._keepers.get(link.segment)
         return keeper is not None and keeper.may_return_soon
 
+    def wake(self, link: CallLink) -> None:
+        """The call is refused, but the next one may find the server there."""
+        keeper = self._keepers.get(link.segment)
+        if keeper is not None:
+            keeper.wake()
+
     def explain(self, route: Route, caller: Principal) -> Verdict:
         link = route.link
         verdict: Said

@@ -50,6 +50,7 @@ def lists_of(driver: Driver) -> tuple[str, ...]:
 class DriverKeeper(Keeper):
     link: ServerLink
     is_offered = False
+    wakes_after_s = 0.0, 0.0  # its attempts are bounded by their series
 
     def __init__(
         self,
