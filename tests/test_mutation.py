@@ -86,7 +86,7 @@ def test_a_mutant_is_met_by_every_process_a_test_starts_and_the_checkout_is_left
     assert (small / file).read_bytes() == source
 
 
-def test_the_functions_closest_to_an_entry_are_chosen_and_what_all_execute_is_not() -> None:
+def test_the_lines_closest_to_an_entry_are_chosen_and_what_all_execute_is_not() -> None:
     sources = {path: (ROOT / path).read_bytes() for path in ("src/interlock/protocol/ax/names.py",)}
     (path, source), *_ = sources.items()
     lines = {(path, mutant.line) for function in functions(source, path) for mutant in function.mutants}

@@ -1,9 +1,9 @@
 """python -m tests.mutation: does every tied test notice when what its ledger entry says is broken?
 
 For a sample of ledger entries, lines that their tied tests execute are changed, one at a time, in a copy of the tree,
-and the tied tests of that entry alone are run. A mutant that they do not notice survived. The lines are those of
-functions that share rare words with the entry, without what most entries of the sample execute as well. The sample is
-the same for the same seed and sources. See CONTRIBUTING.md for how the result is read.
+and the tied tests of that entry alone are run. A mutant that they do not notice survived. The lines are those that
+share most rare words with the entry, they and their function, without what many entries of the sample execute. The
+sample is the same for the same seed and sources. See CONTRIBUTING.md for how the result is read.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from conformance import ties
 
 BASELINE_S = 120.0  # an entry whose tied tests take longer is left out
 FOLLOWED_S = 300.0  # the same tests with every line followed
-FUNCTIONS_MAX = 6  # of an entry: those closest to what it says
+POOL = 3  # mutants are drawn from so many times more lines: those closest to what the entry says
 COMMON_SHARE = 0.4  # a line that this share of the sample executes belongs to no entry
 COMMON_FROM = 5  # entries
 
@@ -119,6 +119,7 @@ def _cases(
 
 
 def _chosen(cases: list[Case], most: int, seed: int) -> list[tuple[Case, Mutant]]:
+    """For each entry, some of the mutants on lines that are closest to what it says."""
     sources = {str(path.relative_to(ROOT)): path.read_bytes() for path in sorted((ROOT / "src").rglob("*.py"))}
     modules = {file: functions(source, file) for file, source in sources.items()}
     everywhere = [function for module in modules.values() for function in module]
@@ -133,28 +134,29 @@ def _chosen(cases: list[Case], most: int, seed: int) -> list[tuple[Case, Mutant]
         said, lines = words(case.text), case.lines - common
         ranked = sorted(
             (
-                (_closeness(function, said, rarity), file, function)
+                (_closeness(function, mutant, said, rarity), mutant)
                 for file in {file for file, _ in lines}
                 for function in modules.get(file, ())
-                if any((file, mutant.line) in lines for mutant in function.mutants)
+                for mutant in function.mutants
+                if (file, mutant.line) in lines
             ),
-            key=lambda one: (-one[0], one[1], one[2].name),
+            key=lambda one: (-one[0], one[1][:3]),
         )
-        mutants = [
-            mutant
-            for _, file, function in ranked[:FUNCTIONS_MAX]
-            for mutant in function.mutants
-            if (file, mutant.line) in lines and compiles(mutant.applied(sources[file]))
-        ]
-        random.Random(f"{seed} {case.entry}").shuffle(mutants)
-        of_lines = {(mutant.file, mutant.line): mutant for mutant in mutants}  # one of each line
-        chosen += [(case, mutant) for mutant in list(of_lines.values())[:most]]
+        closest: dict[tuple[str, int], list[Mutant]] = {}
+        for _, mutant in ranked:
+            if len(closest) < POOL * most or (mutant.file, mutant.line) in closest:
+                closest.setdefault((mutant.file, mutant.line), []).append(mutant)
+        dice = random.Random(f"{seed} {case.entry}")
+        for line in dice.sample(sorted(closest), min(most, len(closest))):
+            mutants = [each for each in closest[line] if compiles(each.applied(sources[each.file]))]
+            chosen += [(case, dice.choice(mutants))] if mutants else []
     return chosen
 
 
-def _closeness(function: Function, said: frozenset[str], rarity: dict[str, float]) -> float:
-    shared = sum(rarity[word] for word in function.words & said)
-    return shared / math.sqrt(10 + len(function.words))
+def _closeness(function: Function, mutant: Mutant, said: frozenset[str], rarity: dict[str, float]) -> float:
+    """How much the line and its function speak of what the entry says: the rare words that they share."""
+    around = sum(rarity[word] for word in function.words & said) / math.sqrt(10 + len(function.words))
+    return around + sum(rarity.get(word, 0.0) for word in mutant.words & said) / 2
 
 
 def _try(trees: "queue.Queue[Tree]", case: Case, mutant: Mutant) -> Tried:

@@ -35,6 +35,7 @@ class Mutant(NamedTuple):
     start: int  # in bytes
     end: int
     text: bytes
+    words: frozenset[str]  # of the line
 
     def applied(self, source: bytes) -> bytes:
         return source[: self.start] + self.text + source[self.end :]
@@ -195,7 +196,8 @@ class _Maker(ast.NodeVisitor):
         self._add(node, f"without `{self._shown(node)}`", *self._span(node), b"pass")
 
     def _add(self, node: ast.stmt | ast.expr, change: str, start: int, end: int, text: bytes) -> None:
-        self.mutants.append(Mutant(self._file, node.lineno, change, start, end, text))
+        line = self._source[self._starts[node.lineno - 1] : self._starts[node.lineno]].decode()
+        self.mutants.append(Mutant(self._file, node.lineno, change, start, end, text, words(line)))
 
     def _span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None

@@ -65,11 +65,13 @@ def token(signer: Any = ED, header: dict[str, Any] | None = None, **changes: Any
     return mint(signer, claims, **({"typ": "JWT"} | (header or {})))
 
 
+@pytest.mark.req("AX-4.2-8")
 @pytest.mark.parametrize("signer", [ED, ES, RS], ids=lambda signer: signer.alg)
 def test_a_jwt_under_a_key_that_speaks_for_the_authority_proves_it(signer: Any) -> None:
     assert judged(token(signer)) == Proved(authority=EDGE, anchor="factory", jti="j1", expires_at=NOW + 300)
 
 
+@pytest.mark.req("AX-4.2-8")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -94,6 +96,7 @@ def test_a_jwt_without_a_type_is_a_jwt() -> None:
     assert isinstance(judged(token(header={"typ": None})), Proved)
 
 
+@pytest.mark.req("AX-4.2-8")
 @pytest.mark.parametrize(
     ("forged", "why"),
     [
@@ -120,6 +123,7 @@ def test_a_forged_or_foreign_jwt_is_refused_with_a_reason(forged: str, why: str)
     assert reason(judged(forged)) == why
 
 
+@pytest.mark.req("AX-4.2-8")
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -155,6 +159,7 @@ def test_each_claim_must_hold(changes: dict[str, Any], why: str) -> None:
     assert reason(judged(token(**changes))) == why
 
 
+@pytest.mark.req("AX-4.2-8")
 def test_a_key_proves_only_the_authorities_its_anchor_speaks_for() -> None:
     assert reason(judged(token(sub=OTHER), OTHER)) == "key_of_another"
     assert isinstance(judged(token(NEIGHBOUR, sub=OTHER), OTHER), Proved)
@@ -188,6 +193,7 @@ def test_one_key_in_two_anchors_is_one_key() -> None:
     assert isinstance(proved, Proved) and proved.anchor == "first"  # always: it is part of what makes a jti used
 
 
+@pytest.mark.req("AX-4.2-8")
 def test_a_proof_used_before_is_refused_the_same_way() -> None:
     assert reason(replay_fault()) == "replayed"
 
@@ -197,11 +203,13 @@ def test_no_claims_do_worse_than_be_refused(claims: dict[str, Any]) -> None:
     assert isinstance(judged(mint(ED, GOOD | claims, typ="JWT")), Proved | Fault)
 
 
+@pytest.mark.req("AX-4.2-9")
 @pytest.mark.parametrize("name", [EDGE, EDGE.upper(), EDGE + "."])
 def test_a_certificate_with_the_very_name_proves_it(name: str) -> None:
     assert check_certificate(EDGE, ["else.example", name]) is None
 
 
+@pytest.mark.req("AX-4.2-9")
 @pytest.mark.parametrize(
     "names",
     [

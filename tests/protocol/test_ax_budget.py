@@ -76,6 +76,7 @@ def test_a_limit_of_nothing_allows_nothing_and_promises_nothing() -> None:
     assert spend(Limits(max_cost_units_per_session=0), BudgetUsage(), READ, 5.0) is None
 
 
+@pytest.mark.req("AX-11.4-4")
 def test_what_is_given_back_can_be_used_again() -> None:
     limits = Limits(max_calls_per_minute=1, max_mutable_calls_per_session=1, max_cost_units_per_session=3)
     usage, price = BudgetUsage(), Price(mutable=True, units=3)
@@ -137,6 +138,7 @@ def test_a_flood_within_a_minute_is_counted_in_bounded_room() -> None:
 limits_of = st.builds(Limits, **{name: st.none() | st.integers(0, 9) for name in KEYS})
 
 
+@pytest.mark.req("AX-11.4-5")
 @given(limits_of, limits_of)
 def test_what_is_handed_down_is_within_both(own: Limits, given_: Limits) -> None:
     handed = own.within(given_)
@@ -153,6 +155,7 @@ def test_what_an_entry_leaves_open_is_as_usual() -> None:
     )
 
 
+@pytest.mark.req("AX-6.2-4")
 def test_an_unlimited_one_is_left_out() -> None:
     assert UNLIMITED.as_object() == {}
     assert UNLIMITED.is_unlimited
@@ -166,6 +169,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.req("AX-11.4-1")
 @given(limits_of, steps)
 def test_no_minute_and_no_session_ever_holds_more_than_its_limit(
     limits: Limits, wanted: list[tuple[float, Price]]
@@ -199,6 +203,7 @@ def test_whoever_waits_as_long_as_told_is_let_through(limit: int, pauses: list[f
             assert limits.exceeded(usage, READ, now + over.retry_after_ms / 1000 + 1e-9) is None
 
 
+@pytest.mark.req("AX-11.4-3")
 def test_the_refusal_says_which_limit_how_much_and_whose() -> None:
     fault = budget_exceeded(Over(budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=250), "subserver")
     said = {"budget": "max_calls_per_minute", "limit": 3, "used": 3, "retry_after_ms": 250, "scope": "subserver"}

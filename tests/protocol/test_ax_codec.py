@@ -199,6 +199,7 @@ def test_ids_are_compared_without_regard_to_letter_case() -> None:
     assert register(**{SUBTREE_IDS: [OTHER.upper(), OTHER]}).subtree_ids == (OTHER,)
 
 
+@pytest.mark.req("AX-4.1-2")
 @pytest.mark.parametrize(
     "segment", ["", "a" * 64, "Jira", "a.b", "a b", "größe", "a\n", "a\x00", "٣", "x" * 100_000], ids=range(10)
 )
@@ -211,11 +212,13 @@ def test_a_segment_outside_the_pattern_is_namespace_invalid_and_named(segment: s
     assert len(error_body(fault)) < 1000
 
 
+@pytest.mark.req("AX-4.1-2")
 @pytest.mark.parametrize("segment", ["a", "0", "_", "-", "a" * 63])
 def test_a_segment_of_the_pattern_is_read(segment: str) -> None:
     assert register(segment=segment).segment == segment
 
 
+@pytest.mark.req("AX-4.1-2")
 def test_half_a_character_is_no_segment() -> None:
     assert refused(read_register_untrusted(Raw(b'{"subserver_id":"%b","segment":"\\ud83d"}' % ID.encode())), "segment")
 
@@ -262,12 +265,14 @@ def test_anything_else_is_no_authority(said: str) -> None:
     assert not_registered("authority", authority=said).code == INVALID_PARAMS
 
 
+@pytest.mark.req("AX-6.1-4")
 @pytest.mark.parametrize("flag", ["tools", "resources", "notifications", "prompts", "completions"])
 @pytest.mark.parametrize("value", [None, 1, 0, "true", [], {}])
 def test_a_capability_that_is_no_boolean_is_refused(flag: str, value: Any) -> None:
     assert not_registered(f"capabilities.{flag}", capabilities={flag: value}).code == INVALID_PARAMS
 
 
+@pytest.mark.req("AX-6.1-4")
 def test_the_capabilities_are_read() -> None:
     read = register(capabilities={"tools": False, "resources": True, "notifications": True, "prompts": False})
     assert (read.tools, read.resources, read.notifications, read.prompts, read.completions) == (
@@ -290,6 +295,7 @@ def test_any_other_interval_is_refused(text: str) -> None:
     assert fault.code == INVALID_PARAMS
 
 
+@pytest.mark.req("AX-6.1-5")
 def test_the_least_interval_is_the_operators() -> None:
     slow = changed(LEAST, heartbeat_interval_ms=9_999)
     assert "10000" in refused(read_register_untrusted(slow, minimum_ms=10_000), "heartbeat_interval_ms").message
@@ -298,6 +304,7 @@ def test_the_least_interval_is_the_operators() -> None:
     assert isinstance(read_register_untrusted(changed(LEAST, heartbeat_interval_ms=0), minimum_ms=10_000), Register)
 
 
+@pytest.mark.req("AX-6.1-6")
 def test_the_six_transport_classes_are_read_and_an_unknown_one_is_answered_with_them() -> None:
     known = ["native", "uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json"]
     assert [register(transport_class=name).transport_class.value for name in known] == known
@@ -306,6 +313,7 @@ def test_the_six_transport_classes_are_read_and_an_unknown_one_is_answered_with_
         assert (fault.code, fault.data) == (INVALID_PARAMS, {"member": "transport_class", "known": known})
 
 
+@pytest.mark.req("AX-6.1-7")
 def test_any_version_of_up_to_64_characters_is_read() -> None:
     assert register(version="x" * 64).version == "x" * 64
     assert not_registered("version", version="x" * 65).code == INVALID_PARAMS
@@ -334,6 +342,7 @@ def test_an_endpoint_of_another_kind_is_refused(url: str) -> None:
     assert not_registered("endpoint", endpoint=url).code == INVALID_PARAMS
 
 
+@pytest.mark.req("AX-4.2-10")
 def test_a_proof_is_read_and_any_other_type_refused() -> None:
     proof = {"type": "jwt", "token": "a.b.c"}
     assert register(authority="dns:a.example", authority_proof=proof).authority_proof == Proof(
@@ -376,6 +385,7 @@ def uuids(count: int) -> list[str]:
     return [f"00000000-0000-4000-8000-{number:012x}" for number in range(count)]
 
 
+@pytest.mark.req("AX-5.3-5")
 def test_subtree_ids_are_read_from_params_and_from_meta() -> None:
     assert register(**{SUBTREE_IDS: [ID, OTHER]}).subtree_ids == (ID, OTHER)
     assert register(_meta={SUBTREE_IDS: [ID]}).subtree_ids == (ID,)
@@ -421,6 +431,7 @@ def test_the_drafts_answer_is_read_although_it_lacks_what_is_ours() -> None:
     )
 
 
+@pytest.mark.req("AX-6.2-1")
 def test_the_written_answer_has_the_drafts_members_and_ours() -> None:
     registered = Registered(
         assigned_segment="stm32h7",
@@ -479,6 +490,7 @@ def test_a_budget_that_is_no_number_is_refused_and_limits_nobody_knows_are_left_
     assert read.budget == {"max_calls_per_minute": 0}
 
 
+@pytest.mark.req("AX-6.3-4")
 def test_the_answers_of_heartbeat_and_deregister() -> None:
     assert json.loads(encode_heartbeat_answer(15000)) == {"status": "ok", "heartbeat_deadline_ms": 15000}
     assert json.loads(DEREGISTERED) == {"status": "deregistered"}
@@ -496,6 +508,7 @@ def test_a_session_need_not_be_named_on_its_own_link(read: Any) -> None:
         refused(read(Raw(text), "mine"), "params")
 
 
+@pytest.mark.req("AX-13.4-4")
 def test_the_answer_to_the_parent_query_goes_both_ways() -> None:
     for parent_id in (None, OTHER):
         parent = Parent(subserver_id=ID, parent_id=parent_id)

@@ -53,6 +53,7 @@ def test_nobody_holding_it_anybody_may() -> None:
     assert claim(None, register(), AT_B) == Claim(lease=AT_B, replaces=None)
 
 
+@pytest.mark.req("AX-13.4-2")
 def test_another_aggregators_registrant_is_refused_with_its_holder() -> None:
     split_brain(claim(AT_A, register(), AT_B), A)
 
@@ -88,6 +89,7 @@ def test_a_broken_hash_in_the_store_matches_nothing() -> None:
     split_brain(claim(Lease(aggregator_id=A, session_hash="é"), register(released_session="é"), AT_B), A)
 
 
+@pytest.mark.req("AX-13.4-3")
 @pytest.mark.parametrize(("interval", "seconds"), [(5000, 15.0), (100, 0.3), (0, 15.0)])
 def test_a_lease_lasts_three_intervals(interval: int, seconds: float) -> None:
     assert lease_s(interval) == pytest.approx(seconds)
@@ -100,6 +102,7 @@ def test_a_subserver_is_asked_only_where_nobody_else_could_say() -> None:
     assert not asks_parent(register(parent_id=A), has_store=False)
 
 
+@pytest.mark.req("AX-13.4-4")
 @pytest.mark.parametrize("parent_id", [None, B])
 def test_no_parent_and_ourselves_pass(parent_id: str | None) -> None:
     answer = Parent(subserver_id=SUBSERVER, parent_id=parent_id)
@@ -108,6 +111,7 @@ def test_no_parent_and_ourselves_pass(parent_id: str | None) -> None:
     assert check_parent(register(), None, B) is None
 
 
+@pytest.mark.req("AX-13.4-4")
 def test_another_parent_is_refused_whether_asked_or_said() -> None:
     split_brain(check_parent(register(), Parent(subserver_id=SUBSERVER, parent_id=A), B), A)
     split_brain(check_parent(register(parent_id=A), None, B), A)

@@ -172,6 +172,7 @@ def test_without_an_interval_only_the_link_counts() -> None:
     assert made.link_closed("s", now=3601.0) == (Lost(session=alice, reason="connection_lost", since=3601.0),)
 
 
+@pytest.mark.req("AX-6.3-4")
 def test_a_suspect_may_still_deregister() -> None:
     made = engine()
     made.on_deadline(12.0)
@@ -215,6 +216,7 @@ def test_the_grace_is_a_setting() -> None:
     assert made.next_deadline() == 21.0
 
 
+@pytest.mark.req("AX-13.2-1")
 def test_with_degraded_mode_off_names_go_with_the_session() -> None:
     made = engine(degraded=False)
     alice = session(made)
@@ -227,6 +229,7 @@ def test_with_degraded_mode_off_names_go_with_the_session() -> None:
     assert made.next_deadline() is None
 
 
+@pytest.mark.req("AX-13.1-1")
 def test_a_loss_is_told_once_whatever_closes_after_it() -> None:
     made = engine()
     made.on_deadline(15.0)

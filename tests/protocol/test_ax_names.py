@@ -37,12 +37,14 @@ qualified_names = (
 tool_names = st.text(max_size=80) | st.text("aB_9/é", max_size=6)
 
 
+@pytest.mark.req("AX-4.1-2")
 @pytest.mark.parametrize("text", ["a", "0", "_", "-", "a" * 63, "stm32h7", "dma2d_status"])
 def test_a_segment_may_be_1_to_63_characters_of_the_pattern(text: str) -> None:
     assert is_segment(text)
     assert check_segment(text) is None
 
 
+@pytest.mark.req("AX-4.1-2")
 @pytest.mark.parametrize(
     "text", ["", "a" * 64, "Jira", "a.b", "a b", "größe", "a\n", "\na", "a\x00", "٣", "ａ", "\ud800"]
 )
@@ -59,6 +61,7 @@ def test_reserved_segments_and_own_tools_cannot_be_assigned_although_they_fit_th
     assert text in (check_segment(text) or "")
 
 
+@pytest.mark.req("AX-4.1-3")
 @pytest.mark.parametrize(
     ("original", "local"),
     [
@@ -81,6 +84,7 @@ def test_odd_names_are_normalised(original: str, local: str) -> None:
     assert normalise(original) == local
 
 
+@pytest.mark.req("AX-4.1-3")
 def test_a_long_name_keeps_54_characters_and_8_digits_of_the_hash_of_the_original() -> None:
     original = "X" * 128
     assert normalise(original) == "x" * 54 + "_" + hashlib.sha256(original.encode()).hexdigest()[:8]
@@ -111,6 +115,7 @@ def test_normalising_follows_the_rule_read_word_by_word(original: str) -> None:
     assert normalise(original) == plain
 
 
+@pytest.mark.req("AX-4.1-3")
 def test_an_already_valid_name_wins_over_a_rewritten_one_whatever_the_order() -> None:
     for originals in (["createIssue", "create_issue"], ["create_issue", "createIssue"]):
         resolution = resolve_locals(originals)
@@ -119,6 +124,7 @@ def test_an_already_valid_name_wins_over_a_rewritten_one_whatever_the_order() ->
         assert "create_issue" in resolution.withheld[0].reason
 
 
+@pytest.mark.req("AX-4.1-3")
 def test_rewritten_names_that_meet_are_all_withheld_whatever_the_order() -> None:
     for originals in (["getUser", "GetUser"], ["GetUser", "getUser"]):
         resolution = resolve_locals(originals)
@@ -162,6 +168,7 @@ def test_a_qualified_name_joins_the_segments() -> None:
     assert qualify([], "notifications_dropped") == "notifications_dropped"
 
 
+@pytest.mark.req("AX-4.1-4")
 def test_a_qualified_name_of_255_characters_stands_and_one_of_256_is_withheld() -> None:
     above = ["a" * 63, "b" * 63, "c" * 63]
     fits = qualify([*above, "d" * 20], "e" * 42)
@@ -175,6 +182,7 @@ def test_a_qualified_name_of_255_characters_stands_and_one_of_256_is_withheld() 
     assert not is_qualified(fits + "e")
 
 
+@pytest.mark.req("AX-4.1-1")
 @pytest.mark.parametrize("text", ["", ".", ".a", "a.", "a..b", "X.y", "a.b\n"])
 def test_a_name_with_an_empty_or_invalid_segment_is_not_qualified(text: str) -> None:
     assert not is_qualified(text)
@@ -213,6 +221,7 @@ def test_an_alias_is_shortened_only_beyond_64_characters() -> None:
     assert "_H" in alias("a." + "b" * 62)
 
 
+@pytest.mark.req("AX-3.2-5")
 @given(st.lists(qualified_names, max_size=10), st.randoms(use_true_random=False))
 def test_aliases_are_client_safe_reversible_and_independent_of_order(names: list[str], order: random.Random) -> None:
     table = withhold_colliding_aliases(names)
@@ -227,6 +236,7 @@ def test_aliases_are_client_safe_reversible_and_independent_of_order(names: list
     assert withhold_colliding_aliases(shuffled).qualified_names == table.qualified_names
 
 
+@pytest.mark.req("AX-3.2-5")
 @given(st.text("ab_DH-.", max_size=70) | st.text(max_size=20))
 def test_only_what_alias_would_write_is_read_back(text: str) -> None:
     name = unalias(text)
@@ -238,6 +248,7 @@ def test_a_spelling_that_is_no_alias_is_refused(text: str) -> None:
     assert unalias(text) is None
 
 
+@pytest.mark.req("AX-3.2-5")
 def test_a_shortened_alias_with_a_wrong_hash_is_not_in_the_table() -> None:
     name = "a-server-with-a-long-name." + "t" * 50
     table = withhold_colliding_aliases([name]).qualified_names

@@ -104,6 +104,7 @@ def test_a_subject_with_endless_news_is_heard_of_beside_a_flood() -> None:
     assert max(waits) <= 4000
 
 
+@pytest.mark.req("AX-12-3")
 @pytest.mark.parametrize("wrong", [{"per_s": 0}, {"per_s": -1}, {"buffer_max": 0}])
 def test_a_rate_or_a_buffer_of_nothing_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
@@ -266,11 +267,13 @@ def up(method: str, params: bytes, *hops: tuple[str, bool]) -> dict[str, object]
 THREE = (("stm32h7", False), ("gw", True), ("edge", True))
 
 
+@pytest.mark.req("AX-12-1")
 def test_the_origin_grows_at_each_hop() -> None:
     assert up(EVENT, b"", *THREE) == {"_meta": {"x-mcpax-origin": "edge.gw.stm32h7"}}
     assert up(EVENT, b'{"a":1}', *THREE) == {"a": 1, "_meta": {"x-mcpax-origin": "edge.gw.stm32h7"}}
 
 
+@pytest.mark.req("AX-12-1")
 @pytest.mark.parametrize("forged", ["jira", "a.b", "", "..", 7, None, ["x"], "a" * 300])
 def test_a_leaf_cannot_set_an_origin_and_an_aggregator_only_one_below_its_own(forged: object) -> None:
     params = json.dumps({"_meta": {"x-mcpax-origin": forged}}).encode()
@@ -279,6 +282,7 @@ def test_a_leaf_cannot_set_an_origin_and_an_aggregator_only_one_below_its_own(fo
     assert origin == (f"agg.{forged}" if forged in ("jira", "a.b") else "agg")
 
 
+@pytest.mark.req("AX-12-1")
 def test_loggers_and_uris_are_prefixed() -> None:
     log = up("notifications/message", b'{"level":"info","logger":"boot","data":1}', *THREE)
     assert log["logger"] == "edge.gw.stm32h7.boot"
@@ -368,6 +372,7 @@ def test_any_bytes_are_prefixed_or_refused(method: str, params: bytes, aggregato
 # Our own
 
 
+@pytest.mark.req("AX-13.1-1")
 def test_a_loss_is_told_with_its_path_which_grows() -> None:
     notice = lost_notice("stm32h7", "heartbeat_timeout", "2026-05-01T12:05:00Z", UUID)
     assert notice.method == "notifications/mcpax/subserver_lost"

@@ -111,6 +111,7 @@ def test_a_registrant_dials_registers_and_has_a_parent() -> None:
     assert (engine.state, engine.parent_id) == (RegistrantState.REGISTERED, FIRST)
 
 
+@pytest.mark.req("AX-13.4-4")
 def test_the_query_for_the_parent_is_answered_with_the_parent_only_while_there_is_one() -> None:
     engine = joined()
     assert (engine.parent_asked().subserver_id, engine.parent_asked().parent_id) == (OURS, FIRST)
@@ -199,6 +200,7 @@ def test_a_late_answer_to_an_earlier_heartbeat_does_not_excuse_the_later_one() -
     assert engine.on_deadline(2.5, 0.0)[-1] == Dial(parent=1)
 
 
+@pytest.mark.req("AX-13.3-2")
 def test_a_closed_link_moves_at_once_with_the_same_identity_and_gives_up_the_old_session() -> None:
     engine = settled(parents=2)
     assert engine.lost("it closed the link", 0.7, 0.0)[-1] == Dial(parent=1)
@@ -208,6 +210,7 @@ def test_a_closed_link_moves_at_once_with_the_same_identity_and_gives_up_the_old
     assert (asked.released_session, asked.parent_id) == ("s1", None)
 
 
+@pytest.mark.req("AX-13.3-2")
 def test_the_backup_is_kept_when_the_first_parent_returns() -> None:
     engine = settled(parents=2)
     engine.lost("it closed the link", 0.7, 0.0)
@@ -219,6 +222,7 @@ def test_the_backup_is_kept_when_the_first_parent_returns() -> None:
     assert (engine.parent, engine.parent_id) == (1, SECOND)
 
 
+@pytest.mark.req("AX-13.3-2")
 def test_back_off_grows_from_a_fifth_of_a_second_to_ten_and_is_jittered() -> None:
     for failures in range(1, 100):
         assert retry_in_s(failures, 0.0) == pytest.approx(0.2)
@@ -227,6 +231,7 @@ def test_back_off_grows_from_a_fifth_of_a_second_to_ten_and_is_jittered() -> Non
     assert retry_in_s(1, 7.0) == retry_in_s(1, 1.0)
 
 
+@pytest.mark.req("AX-13.3-2")
 def test_with_all_parents_down_each_is_retried_in_its_own_time_and_never_two_at_once() -> None:
     engine = Registrant(register(), 2)
     dialled: list[tuple[float, int]] = []

@@ -161,6 +161,7 @@ def test_scopes_are_kept_per_session_and_given_anew_with_each() -> None:
 # Segments
 
 
+@pytest.mark.req("AX-4.2-2")
 def test_the_first_keeps_the_segment_and_the_second_is_told_which() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1))
@@ -172,6 +173,7 @@ def test_the_first_keeps_the_segment_and_the_second_is_told_which() -> None:
     Aggregator().joined(register(2), BOB)
 
 
+@pytest.mark.req("AX-4.2-2")
 def test_the_same_principal_with_another_subserver_is_a_rival_too() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1))
@@ -183,6 +185,7 @@ def test_what_is_reserved_cannot_be_registered(segment: str) -> None:
     assert code(Aggregator().refused(register(segment=segment))) == CONFLICT
 
 
+@pytest.mark.req("AX-4.1-2")
 def test_a_segment_outside_the_pattern_is_refused_here_too() -> None:
     assert Aggregator().refused(register(segment="a.b")).code == 32111
 
@@ -261,6 +264,7 @@ def test_a_subserver_id_under_another_principal_is_refused(segment: str) -> None
     assert code(aggregator.refused(register(segment=segment, authority="a.example"), proved("bob"))) == CONFLICT
 
 
+@pytest.mark.req("AX-6.2-2")
 @pytest.mark.parametrize(
     "peer", [BOB, Peer(principal="alice", link="2"), Peer(principal="bob", link="1")], ids=["both", "link", "principal"]
 )
@@ -275,6 +279,7 @@ def test_a_session_of_somebody_else_is_unknown_and_untouched(peer: Peer) -> None
     assert code(aggregator.beat("s99").answer) == UNKNOWN
 
 
+@pytest.mark.req("AX-6.3-4")
 def test_deregistering_twice_is_unknown() -> None:
     aggregator = Aggregator()
     aggregator.joined(register())
@@ -302,6 +307,7 @@ def test_a_segment_in_grace_is_kept_from_others() -> None:
     aggregator.joined(register(2), BOB, now=301.0)
 
 
+@pytest.mark.req("AX-4.2-3")
 def test_a_segment_in_grace_returns_to_its_registrant() -> None:
     aggregator = lost(register(1))
     step = aggregator.asked(register(1), now=2.0)
@@ -346,6 +352,7 @@ def test_an_operator_can_cut_the_grace_short_but_not_a_session() -> None:
 OWNER = Owner(segment="leaf", authority="a.example", subserver_id=uuid(1))
 
 
+@pytest.mark.req("AX-4.2-5")
 def test_only_a_proved_claim_becomes_ownership() -> None:
     claim = register(authority="a.example")
     for peer, owner in ((ALICE, None), (proved("alice"), OWNER)):
@@ -357,6 +364,7 @@ def test_only_a_proved_claim_becomes_ownership() -> None:
     assert event.owner is None
 
 
+@pytest.mark.req("AX-4.2-5", "AX-4.2-6")
 def test_an_owned_segment_is_for_its_authority_alone_and_only_with_proof() -> None:
     aggregator = Aggregator()
     assert code(aggregator.refused(register(2), BOB, owner=OWNER)) == OWNED
@@ -368,6 +376,7 @@ def test_an_owned_segment_is_for_its_authority_alone_and_only_with_proof() -> No
     aggregator.joined(register(7, authority="a.example"), proved("whoever"), owner=OWNER)
 
 
+@pytest.mark.req("AX-4.2-5")
 def test_an_owned_segment_in_grace_is_refused_as_owned_and_a_live_one_as_taken() -> None:
     claim = register(1, authority="a.example")
     aggregator = Aggregator()
@@ -586,6 +595,7 @@ def test_a_registrant_of_another_tree_is_refused_and_one_that_says_none_is_not()
     aggregator.joined(register(tree=None))
 
 
+@pytest.mark.req("AX-10.4-1")
 def test_an_aggregator_over_a_link_that_is_not_secure_is_refused_now_or_when_it_shows() -> None:
     plain = Peer(principal="alice", link="1", secure=False)
     aggregator = Aggregator()

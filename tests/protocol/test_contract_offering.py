@@ -42,6 +42,7 @@ def capability(contract: Contract) -> Capability:
     return read
 
 
+@pytest.mark.req("AIP-tools-15")
 @pytest.mark.parametrize(
     ("contract", "name"),
     [
@@ -96,6 +97,7 @@ def test_two_contracts_of_one_name_are_both_refused_and_each_names_both() -> Non
         assert all("a/TOOL.md" in each.message and "'TOOL.md'" in each.message for each in found.problems)
 
 
+@pytest.mark.req("AIP-tools-15")
 def test_the_definition_comes_from_the_contract_alone() -> None:
     inputs = {"properties": {"path": {"type": "string"}}}
     made = of(id="fs.read", inputs=inputs, outputs={"type": "array"}, version="1.4.2")
@@ -188,11 +190,13 @@ def test_a_version_that_is_no_strict_semver_is_not_claimed() -> None:
     assert capability(of(version="01.2.3")).schema_version == "0.0.0"
 
 
+@pytest.mark.req("AIP-tools-16")
 @pytest.mark.parametrize(("id", "segment"), [("git-mcp", "git"), ("git", "git"), ("my.files-mcp", "my_files")])
 def test_unbound_tools_stand_under_the_driver_without_its_suffix(id: str, segment: str) -> None:
     assert exposed_segment(id) == segment
 
 
+@pytest.mark.req("AIP-tools-16")
 def test_an_unbound_tool_is_marked_and_cannot_class_itself() -> None:
     tool = {
         "name": "drop",

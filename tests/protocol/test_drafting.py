@@ -159,6 +159,7 @@ def test_a_contract_gets_the_id_and_the_class_that_a_person_chose() -> None:
     assert second.contract.approval == "policy:unannotated"
 
 
+@pytest.mark.req("AIP-author-3")
 def test_the_binding_of_a_drafted_contract_renames_and_extracts_nothing() -> None:
     made = drafted(READ_GRAPH, "memory-mcp")
     entry = {"version": "^1.0.0", "metadata": {"mcp": {"tool_name": "read_graph"}}}
@@ -295,6 +296,7 @@ def test_a_driver_is_written_that_reads_back_without_a_warning() -> None:
     assert found.text.endswith("---\n\n# Memory\n\nA graph.\n")
 
 
+@pytest.mark.req("AIP-author-3")
 @pytest.mark.parametrize(
     "item",
     [
@@ -339,6 +341,7 @@ def schema(**types: str) -> dict[str, Any]:
     return {"properties": {name: {"type": kind} for name, kind in types.items()}}
 
 
+@pytest.mark.req("AIP-author-3")
 @pytest.mark.parametrize(
     ("inputs", "arguments", "expected"),
     [

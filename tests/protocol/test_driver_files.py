@@ -112,6 +112,7 @@ def test_kind_is_mcp(kind: Any) -> None:
     assert errors(driver(kind="mcp")) == []
 
 
+@pytest.mark.req("AIP-30.front-2")
 @pytest.mark.parametrize("kind", ["cli", "http", "sdk", "builtin"])
 def test_a_driver_of_another_kind_is_unsupported_and_not_invalid(kind: str) -> None:
     other = driver(kind=kind, server=MISSING, transport=MISSING, implements=[binding(metadata=MISSING)])
@@ -143,6 +144,7 @@ def test_the_three_transports_pass() -> None:
         )
 
 
+@pytest.mark.req("AIP-front-4")
 @pytest.mark.parametrize("version", [3, ["2025-03-26"], None, 2025.5])
 def test_protocol_version_is_text(version: Any) -> None:
     assert errors(driver(protocol_version=version)) == [("schema_invalid", "/protocol_version")]
@@ -207,11 +209,13 @@ def test_a_resource_is_a_closed_object(resource: dict[str, Any], pointer: str) -
     assert loaded(driver()).resources == ()
 
 
+@pytest.mark.req("AIP-resources-2")
 def test_a_ref_kind_has_an_id() -> None:
     resource = {"uri_template": "x:{a}", "integrate_as": "ref_kind"}
     assert errors(driver(resources=[resource])) == [("schema_invalid", "/resources/0/ref_kind_id")]
 
 
+@pytest.mark.req("AIP-front-7")
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -226,6 +230,7 @@ def test_connection_options_are_closed_and_bounded(options: dict[str, Any], fiel
     assert errors(driver(connection_options=options)) == [("schema_invalid", f"/connection_options/{field}")]
 
 
+@pytest.mark.req("AIP-front-7")
 def test_connection_options_have_their_boundaries_and_defaults() -> None:
     assert loaded(driver()).connection == ServerConnection(timeout_ms=30000, max_retries=3, keepalive=False)
     for options in ({"timeout_ms": 100}, {"max_retries": 0}, {"max_retries": 10, "keepalive": True}):
@@ -289,6 +294,7 @@ EXTENDED = driver(
 )
 
 
+@pytest.mark.req("AIP-front-11")
 def test_a_file_with_our_extensions_passes_the_published_schemas() -> None:
     assert check_published(text(EXTENDED), "DRIVER.md") == ()
     for more in ({"headers": {"A": "b"}, "query": {"a": "b"}, "auth": {"type": "bearer", "secret": "K"}},):
@@ -313,6 +319,7 @@ def test_our_extensions_are_read_and_listed() -> None:
     assert loaded(driver()).extension_keys == ()
 
 
+@pytest.mark.req("AIP-front-11")
 @pytest.mark.parametrize(
     ("metadata", "pointer"),
     [
@@ -419,6 +426,7 @@ def test_the_optional_universal_fields_have_their_defaults() -> None:
     assert (plain.cost, plain.timeout_ms, plain.retry, plain.health_check) == (None, None, None, None)
 
 
+@pytest.mark.req("AIP-30.version-1")
 @pytest.mark.parametrize(
     ("check", "found"),
     [
@@ -478,6 +486,7 @@ def test_a_way_of_installing_has_what_it_needs(entry: dict[str, Any], found: lis
     assert errors(driver(install=[entry])) == found
 
 
+@pytest.mark.req("AIP-30.install-2")
 def test_an_experimental_way_of_installing_is_skipped() -> None:
     data = driver(install=[{"method": "teleport", "experimental": True}])
     assert warnings(data) == [("install_method_unknown", "/install/0/method")]
@@ -490,6 +499,7 @@ def test_a_range_that_is_none_is_refused_although_the_schema_lets_it_pass() -> N
     assert check_published(text(data), "D") == ()
 
 
+@pytest.mark.req("AIP-30.implements-1", "AIP-30.implements-2")
 def test_an_entry_is_closed_and_names_each_contract_once() -> None:
     assert errors(driver(implements=[binding(more=1)])) == [("schema_invalid", "/implements/0/more")]
     twice = driver(implements=[binding(), binding(tool="tools//fs-read/TOOL.md")])
@@ -515,6 +525,7 @@ def test_everything_of_an_entry_is_read() -> None:
     assert (bound.pointer, bound.retry.max_attempts) == ("/implements/0", 2)
 
 
+@pytest.mark.req("AIP-file-2", "AIP-file-3")
 def test_the_folder_and_the_suffix_are_said_and_strict_makes_them_errors() -> None:
     assert warnings(driver(), folder="filesystem-mcp") == []
     named = as_driver(driver(), folder="fs")
@@ -526,6 +537,7 @@ def test_the_folder_and_the_suffix_are_said_and_strict_makes_them_errors() -> No
     assert told(named.strict().errors) == [("folder_name", "/id")]
 
 
+@pytest.mark.req("AIP-file-4")
 def test_an_entry_file_of_another_language_is_said_not_to_run() -> None:
     assert warnings(driver(), beside={"DRIVER.md", "driver.ts"}) == [("entry_not_run", "")]
     assert warnings(driver(), beside={"DRIVER.md", "driver.ts", "driver.py"}) == []
@@ -556,6 +568,7 @@ def test_egress_names_hosts_only(egress: list[str], found: list[tuple[str, str]]
     assert warnings(driver(network={"egress": ["*"]})) == [("egress_open", "/network/egress/0")]
 
 
+@pytest.mark.req("AIP-security-3")
 def test_the_url_of_a_remote_server_obeys_egress() -> None:
     assert told(as_driver(remote()).notes) == [("egress_implied", "/server/url")]
     denied = remote() | {"network": {"egress": ["other.example.com"]}}

@@ -77,6 +77,7 @@ def test_another_transport_is_a_major_change() -> None:
     assert told(changed(remote(), now)) == [("major_bump_required", "/transport")]
 
 
+@pytest.mark.req("AIP-30.implements-4")
 def test_another_narrowing_is_a_major_change() -> None:
     now = driver(implements=[binding(schema_narrowing={"drop_inputs": ["a"]})], version="1.1.0")
     assert told(changed(driver(), now)) == [("major_bump_required", "/implements/0/schema_narrowing")]

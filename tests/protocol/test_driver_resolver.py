@@ -51,7 +51,7 @@ def removed(resolution: DriverResolution) -> list[tuple[str, int, str]]:
     return [(each.driver, each.phase, each.code) for each in resolution.rejected]
 
 
-@pytest.mark.req("AIP-30.resolve-1")
+@pytest.mark.req("AIP-30.resolve-1", "AIP-30.implements-4")
 def test_the_first_phase_drops_other_versions_unwanted_kinds_and_dropped_inputs() -> None:
     optional = {"type": "object", "properties": {"path": {"type": "string"}, "head": {"type": "integer"}}}
     asked = the_contract(
@@ -81,11 +81,13 @@ def test_the_first_phase_drops_other_versions_unwanted_kinds_and_dropped_inputs(
     assert [each["reason"] for each in row["rejected"]] == [each.reason for each in found.rejected]
 
 
+@pytest.mark.req("AIP-30.implements-4", "AIP-30.resolve-1")
 def test_a_dropped_input_that_the_call_does_not_use_removes_nobody() -> None:
     narrow = candidate("narrow-mcp", entry={"schema_narrowing": {"drop_inputs": ["head"]}})
     assert winner(ask(narrow)) == "narrow-mcp"
 
 
+@pytest.mark.req("AIP-30.implements-4")
 def test_a_call_with_an_input_that_every_driver_dropped_is_refused_by_its_name() -> None:
     narrow = candidate("narrow-mcp", entry={"schema_narrowing": {"drop_inputs": ["head", "tail"]}})
     error = ask(narrow, inputs=("path", "head")).error
@@ -266,6 +268,7 @@ def test_each_rule_decides_where_the_ones_before_it_tie(best: Candidate, other: 
         assert found.decided_by == rule
 
 
+@pytest.mark.req("AIP-30.implements-1")
 def test_a_binding_s_price_goes_before_the_driver_s() -> None:
     found = ask(
         candidate("a-mcp", entry=cost(50), **cost(1)), candidate("b-mcp", **cost(40)), candidate("c-mcp", **cost(60))

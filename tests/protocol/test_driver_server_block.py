@@ -70,6 +70,7 @@ def test_what_is_no_package_is_refused(package: str) -> None:
     assert errors(of("pypi", package=package)) == [("schema_invalid", "/server/package")]
 
 
+@pytest.mark.req("AIP-server-10", "AIP-server-11")
 def test_a_pypi_package_has_a_pin_an_entry_and_a_runner() -> None:
     read = loaded(of("pypi", package="mcp-server-git==2.0", entry="-m mcp_server_git", runner="uvx")).server
     assert read == Pypi(package="mcp-server-git", version="2.0", entry="-m mcp_server_git", runner="uvx")
@@ -78,12 +79,14 @@ def test_a_pypi_package_has_a_pin_an_entry_and_a_runner() -> None:
         assert errors(of("pypi", entry=entry)) == [("schema_invalid", "/server/entry")]
 
 
+@pytest.mark.req("AIP-server-5")
 @pytest.mark.parametrize("image", ["a/b", "a/b:latest", "registry.example:5000/a"])
 def test_an_image_without_a_fixed_version_is_said(image: str) -> None:
     reading = as_driver(of("docker", image=image))
     assert told(reading.warnings) == [("image_unpinned", "/server/image")]
 
 
+@pytest.mark.req("AIP-server-5")
 @pytest.mark.parametrize(
     "image", ["a/b:1.2", f"a/b@sha256:{'0' * 64}", f"a:latest@sha256:{'0' * 64}", "r.example:5000/a:1"]
 )
@@ -91,13 +94,15 @@ def test_an_image_with_a_tag_or_digest_is_pinned(image: str) -> None:
     assert as_driver(of("docker", image=image)).problems == ()
 
 
+@pytest.mark.req("AIP-server-5")
 def test_an_image_is_a_name_and_http_needs_a_port() -> None:
-    for image in ("", "-v", "a b", "--privileged"):
+    for image in (MISSING, "", "-v", "a b", "--privileged"):
         assert errors(of("docker", image=image)) == [("schema_invalid", "/server/image")]
     assert errors(of("docker", "http", port=MISSING)) == [("schema_invalid", "/server/port")]
     assert errors(of("docker", "http", port=70000)) == [("schema_invalid", "/server/port")]
 
 
+@pytest.mark.req("AIP-server-7")
 @pytest.mark.parametrize(
     ("url", "code"),
     [
@@ -124,6 +129,7 @@ def test_an_address_that_cannot_be_used_is_refused(url: str, code: str) -> None:
     assert {pointer for _, pointer in found} == {"/server/url"}
 
 
+@pytest.mark.req("AIP-server-7")
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:3911/mcp", "http://localhost", "http://[::1]/x", "https://a.example/?q=1"]
 )
@@ -136,11 +142,13 @@ def test_a_host_the_operator_names_may_be_plain_http_and_is_warned_of() -> None:
     assert told(reading.warnings) == [("insecure_url", "/server/url")]
 
 
+@pytest.mark.req("AIP-server-7")
 def test_a_remote_server_is_not_installed() -> None:
     data = remote() | {"install": [{"method": "npm", "package": "x"}]}
     assert told(as_driver(data).warnings) == [("install_ignored", "/install")]
 
 
+@pytest.mark.req("AIP-server-8")
 def test_the_auth_of_a_remote_server_is_read() -> None:
     data = remote(auth={"type": "header", "header": "X-API-Key", "secret": "K"}, query={"a": "${secrets.Q}"})
     server = loaded(data).server
@@ -172,6 +180,7 @@ def test_a_server_is_one_shape_and_its_fault_one_message(server: dict[str, Any],
     assert all(key in problem.hint for key in named)
 
 
+@pytest.mark.req("AIP-server-9")
 def test_a_key_that_the_kind_has_not_is_said() -> None:
     assert told(as_driver(of("binary", arg=["x"])).warnings) == [("unknown_key", "/server/arg")]
 
@@ -184,10 +193,12 @@ def test_kind_and_transport_fit(kind: str, transport: str) -> None:
     assert errors(of(kind, transport)) == expected
 
 
+@pytest.mark.req("AIP-server-12")
 def test_seven_pairs_of_kind_and_transport_are_valid() -> None:
     assert len(FITTING) == 7
 
 
+@pytest.mark.req("AIP-server-13")
 @pytest.mark.parametrize(
     "text", ["${secret.X}", "${env.X}", "${secrets.X", "${", "${secrets.lower}", "${secrets.}", "${HOME}"]
 )
@@ -203,6 +214,7 @@ def test_no_secret_decides_what_is_started(kind: str, key: str) -> None:
     assert ("placeholder_invalid", f"/server/{key}") in errors(of(kind, **{key: "${secrets.X}"}))
 
 
+@pytest.mark.req("AIP-tenant-1")
 @pytest.mark.parametrize("text", ["${context.tenant}", "a ${user.id}"])
 def test_the_caller_is_not_bound_to_a_shared_server(text: str) -> None:
     assert errors(of("npm", env={"A": text})) == [("user_context_at_spawn", "/server/env/A")]
@@ -229,6 +241,7 @@ PLAIN: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.req("AIP-server-8")
 @pytest.mark.parametrize(
     ("data", "pointer"), PLAIN, ids=[pointer + str(index) for index, (_, pointer) in enumerate(PLAIN)]
 )
@@ -288,6 +301,7 @@ REGISTRY = {
 }
 
 
+@pytest.mark.req("AIP-file-5")
 def test_a_server_json_stands_in_place_of_the_block() -> None:
     read = as_driver(driver(server=MISSING), server_json=SERVER_JSON)
     assert read.value is not None
@@ -313,6 +327,7 @@ def test_a_registrys_description_gives_the_first_server_that_runs_here_and_fits(
     )
 
 
+@pytest.mark.req("AIP-file-5")
 @pytest.mark.parametrize(
     "content",
     [b"", b"[]", b"{", b"{}", b'{"command": "npx"}', b'{"packages": 3}', b'{"packages": [1, {}]}', b'{"remotes": [{}]}',
@@ -324,6 +339,7 @@ def test_a_server_json_of_neither_shape_is_refused(content: bytes) -> None:
     assert found[0] == ("server_json_invalid", "/server")
 
 
+@pytest.mark.req("AIP-file-5")
 def test_a_server_json_is_checked_like_the_block() -> None:
     content = msgspec.json.encode({"kind": "npm", "package": "x", "env": {"GITHUB_TOKEN": "ghp_hidden1234"}})
     assert told(as_driver(driver(server=MISSING), server_json=content).errors) == [

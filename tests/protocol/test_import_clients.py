@@ -195,7 +195,7 @@ def test_what_would_relax_an_approval_is_told_and_ignored(relaxing: dict[str, ob
     assert drafted_from("cursor", {"command": "x", "alwaysAllow": [], "trust": False}).notes == ()
 
 
-@pytest.mark.req("AIP-import-10")
+@pytest.mark.req("AIP-import-10", "AIP-import-9")
 def test_what_a_source_says_of_tools_is_kept_for_later() -> None:
     raw = '[mcp_servers.a]\ncommand = "x"\nenabled_tools = ["r", "w"]\ndisabled_tools = ["w"]\n'
     raw += '[mcp_servers.a.tools.r]\napproval_mode = "prompt"\n'

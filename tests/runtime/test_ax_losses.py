@@ -257,7 +257,7 @@ async def test_a_return_one_second_before_the_end_of_the_grace_cancels_the_remov
 # A whole subtree
 
 
-@pytest.mark.req("AX-13.3-1")
+@pytest.mark.req("AX-13.3-1", "AX-13.1-1")
 @pytest.mark.parametrize("degraded", [True, False])
 @pytest.mark.parametrize("how", ["cut", "frozen"])
 @still

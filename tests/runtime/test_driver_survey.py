@@ -108,6 +108,7 @@ def test_two_majors_of_one_id_are_two_drivers(workspace: Workspace) -> None:
     assert [one.state for one in found] == [None, None]
 
 
+@pytest.mark.req("AIP-file-4")
 def test_a_driver_ts_is_not_run_and_said_so(workspace: Workspace) -> None:
     folder = workspace.driver(driver())
     (folder / "driver.ts").write_text("throw new Error('run')")
@@ -718,7 +719,7 @@ def test_a_look_shows_any_change_and_nothing_else(workspace: Workspace) -> None:
     assert seen() == last
 
 
-@pytest.mark.req("AIP-security-8")
+@pytest.mark.req("AIP-security-8", "AIP-tenant-1")
 @pytest.mark.parametrize(("isolation", "is_refused"), [("driver", True), ("user", False), ("tenant", False)])
 @pytest.mark.parametrize(
     "server",

@@ -283,6 +283,7 @@ async def test_a_held_call_costs_nothing_until_it_is_sent_and_budget_comes_befor
         assert len(here.diary) == 1
 
 
+@pytest.mark.req("AX-11.3-15")
 async def test_many_confirmations_at_once_release_one_call(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         demand = await here.held()

@@ -120,6 +120,7 @@ def _own_address() -> str | None:
         return None if found.startswith("127.") else found
 
 
+@pytest.mark.req("AX-10.4-1")
 async def test_beyond_this_machine_plain_text_is_refused_unless_something_else_secures_it(tmp_path: Path) -> None:
     own = _own_address()
     if own is None:

@@ -27,7 +27,7 @@ def _availability(shown: dict[str, Any]) -> str:
     return shown["_meta"]["x-mcpax-capability"]["availability"]
 
 
-@pytest.mark.req("AX-13.2-1", "AX-13.2-2")
+@pytest.mark.req("AX-13.2-1", "AX-13.2-2", "AX-6.3-2")
 async def test_one_that_falls_silent_is_degraded_then_gone(node: RunningNode) -> None:
     async with bare(node, "silent", tools=[tool("read")], heartbeat_interval_ms=300) as leaf:
         await ready(node, "silent", tools=1)
@@ -66,6 +66,7 @@ def _wall(text: str) -> float:
     return calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ"))
 
 
+@pytest.mark.req("AX-6.3-2")
 async def test_two_misses_and_a_beat_are_no_loss(node: RunningNode) -> None:
     async with bare(node, "faint", tools=[tool("read")], heartbeat_interval_ms=400) as leaf:
         await ready(node, "faint", tools=1)
@@ -79,7 +80,7 @@ async def test_two_misses_and_a_beat_are_no_loss(node: RunningNode) -> None:
         assert _availability((await listed(node))["faint.read"]) == "always"
 
 
-@pytest.mark.req("AX-6.3-5")
+@pytest.mark.req("AX-6.3-5", "AX-6.3-4", "AX-13.1-1")
 async def test_one_that_deregisters_is_gone_at_once_and_its_segment_free(node: RunningNode) -> None:
     async with bare(node, "polite", tools=[tool("read")]) as leaf:
         await ready(node, "polite", tools=1)

@@ -120,6 +120,7 @@ async def test_the_first_keeps_its_segment(node: RunningNode) -> None:
         await second.stop()
 
 
+@pytest.mark.req("AX-4.2-2")
 async def test_of_two_that_race_for_a_segment_exactly_one_wins(node: RunningNode) -> None:
     racers = [Bare(await connect(node), "raced") for _ in range(8)]
     outcomes = await asyncio.gather(*(racer.register() for racer in racers), return_exceptions=True)
@@ -159,13 +160,28 @@ def test_a_client_can_register_nothing(node: RunningNode) -> None:
             assert wire.modern(method, DRAFT_EXAMPLE).message["error"]["code"] == -32601
 
 
-@pytest.mark.parametrize("segment", ["rooms", "tools", "Caps", "with.dot", "", "x" * 64])
-async def test_segments_that_are_none_are_refused(node: RunningNode, segment: str) -> None:
+@pytest.mark.parametrize("segment", ["rooms", "tools"])
+async def test_segments_that_are_the_nodes_own_are_refused(node: RunningNode, segment: str) -> None:
     leaf = Bare(await connect(node), segment)
     with pytest.raises(Refused) as refused:
         await leaf.register()
     assert refused.value.error["code"] in (32110, 32111)
     await leaf.stop()
+
+
+@pytest.mark.req("AX-4.1-2")
+@pytest.mark.parametrize("segment", ["Caps", "with.dot", "", "x" * 64, "with space", "größe"])
+async def test_segments_that_are_none_are_refused(node: RunningNode, segment: str) -> None:
+    before = await asyncio.to_thread(node.admin, "/admin/links")
+    leaf = Bare(await connect(node), segment)
+    with pytest.raises(Refused) as refused:
+        await leaf.register()
+    error = refused.value.error
+    assert (error["code"], error["message"]) == (32111, "namespace_invalid")
+    assert ascii(segment)[:60] in error["data"]["detail"]
+    await leaf.stop()
+    after = await asyncio.to_thread(node.admin, "/admin/links")
+    assert [one["segment"] for one in after["links"]] == [one["segment"] for one in before["links"]]
 
 
 @pytest.mark.req("AX-13.4-4")

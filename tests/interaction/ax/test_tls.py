@@ -55,6 +55,7 @@ async def _connect(node: RunningNode, cert: Path, token: str, most: ssl.TLSVersi
     )
 
 
+@pytest.mark.req("AX-10.4-1")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_an_aggregator_needs_tls_1_3_and_a_leaf_any_tls(tmp_path: Path) -> None:
     own = _own_address()

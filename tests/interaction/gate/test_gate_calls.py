@@ -1,6 +1,7 @@
 """Is nothing that cannot be undone done before a person agreed to this very call?"""
 
 import json
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -160,6 +161,10 @@ def test_whoever_made_the_call_gets_its_result_by_confirming(
 ) -> None:
     arguments = unique(request)
     demand = client.held("plant.fire", arguments)
+    unknown = {**demand, "confirmation_id": str(uuid.uuid4())}
+    error = client.confirm(unknown, proof(unknown))["error"]
+    assert (error["code"], error["message"]) == (32120, "confirmation_unknown")
+    assert arguments not in [entry["arguments"] for entry in diary.read("fire")]
     answer = client.confirm(demand, {"type": "operator_signature", "token": proof(demand)})
     assert answer["result"]["structuredContent"] == {"did": "fire"}
     assert [entry["arguments"] for entry in diary.read("fire")].count(arguments) == 1

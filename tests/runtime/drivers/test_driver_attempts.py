@@ -31,6 +31,7 @@ async def stage(tmp_path: Path, clock: AheadClock) -> AsyncIterator[Stage]:
         yield stage
 
 
+@pytest.mark.req("AIP-transport-12")
 def test_the_pauses_between_attempts_start_at_a_quarter_second_double_and_end_at_half_a_minute() -> None:
     pauses = [backoff_s(attempt, keeping.FIRST_S) for attempt in range(1, 12)]
     for attempt, pause in enumerate(pauses):
