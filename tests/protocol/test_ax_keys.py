@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEY = re.compile(r"x-mcpax-[a-z0-9]+(?:-[a-z0-9]+)*", re.IGNORECASE)
 LISTED = {key.name for key in KEYS}
 DRAFT = {"route", "cursor", "latency-ms", "subtree-ids", "hops", "safety", "event-id", "causal-parent"}
-OURS = {"capability", "name", "declared", "gated", "confirmation", "origin", "device", "events"}
+OURS = {"caller", "capability", "name", "declared", "gated", "confirmation", "origin", "device", "events"}
 
 
 def unlisted(text: str) -> Iterator[str]:

@@ -335,8 +335,8 @@ async def test_a_hop_cannot_have_the_proofs_that_another_hop_asked_for(tmp_path:
         link = types.SimpleNamespace(segment="mallory")
         other = msgspec.structs.replace(asked, link=link, qualified="mallory.fire")
         rounds = here.node.calls.gate.rounds
-        rounds.remember("c1", Relayed(route=asked, principal="local", digest="d"))
-        rounds.remember("c1", Relayed(route=other, principal="local", digest="d"))
+        rounds.remember("c1", Relayed(route=asked, requester="local", digest="d"))
+        rounds.remember("c1", Relayed(route=other, requester="local", digest="d"))
         found = rounds.maybe_relayed("c1")
         assert found is not None
         assert found.route is asked

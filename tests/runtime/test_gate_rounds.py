@@ -31,7 +31,7 @@ class _Route:
 
 
 def relayed(segment: str = "low", principal: str = "a", digest: str = "d") -> Relayed:
-    return Relayed(route=cast(Any, _Route(segment)), principal=principal, digest=digest)
+    return Relayed(route=cast(Any, _Route(segment)), requester=principal, digest=digest)
 
 
 def made() -> tuple[Rounds, Hand]:
@@ -76,9 +76,9 @@ async def test_one_that_nobody_takes_up_is_told_of_and_one_that_was_taken_up_is_
 def test_the_first_to_show_an_id_keeps_it() -> None:
     kept, _ = made()
     first = relayed()
-    kept.remember("c1", first)
-    kept.remember("c1", relayed(segment="mallory"))
-    kept.remember("c1", relayed(principal="b"))
+    assert kept.remember("c1", first)
+    assert not kept.remember("c1", relayed(segment="mallory"))
+    assert kept.remember("c1", relayed(principal="b"))  # both wait for one definition
     assert kept.maybe_relayed("c1") is first
     again = relayed(digest="e")
     kept.remember("c1", again)

@@ -3,8 +3,8 @@
     python actuator.py DIARY [--era legacy|modern] [--http PORT] [--forget-after CALLS] [--changed MEMBER]
 
 It has no safety code at all. `hold` waits until a file appears, so that a call can be caught while it is under way.
-`change` gives `fire`, or the tool that it names, another definition and says so; --changed look makes `look`
-destructive.
+`say` answers with the result it is given. `change` gives `fire`, or the tool that it names, another definition and says
+so; --changed look makes `look` destructive.
 """
 
 import argparse
@@ -85,6 +85,9 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
         await exchange.notify("notifications/tools/list_changed", "{}")
         return '{"content":[]}'
 
+    async def say(exchange: Exchange, arguments: str) -> str:
+        return str(json.loads(arguments)["text"])
+
     def capability(**said: bool) -> str:
         return f'{SCHEMA},"_meta":{{"x-mcpax-capability":{json.dumps(said)}}}'
 
@@ -94,6 +97,7 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
     server.tool("nudge", doing("nudge"), f'{SCHEMA},"annotations":{{"destructiveHint":false}}')
     looks = HINT if options.changed == "look" else '"annotations":{"readOnlyHint":true}'
     server.tool("look", doing("look"), f"{SCHEMA},{looks}")
+    server.tool("say", say, f'{SCHEMA},"annotations":{{"readOnlyHint":true}}')
     server.tool("silent", doing("silent"))
     server.tool("change", change, f'{SCHEMA},"annotations":{{"readOnlyHint":true}}')
     for mutable in (True, False):

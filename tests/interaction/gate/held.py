@@ -125,6 +125,14 @@ def proof(demand: Mapping[str, Any], signer: SigningKey = ADA, **changes: Any) -
     return mint(signer, said, typ="mcpax-confirm+jwt")
 
 
+def recomputed(demand: Mapping[str, Any]) -> str:
+    """The digest of a held call as a signer computes it, from nothing but what it was shown."""
+    signed = {"v": 1, **demand, **demand.get("held_as", {})}
+    names = ("v", "aggregator_id", "tool", "arguments", "route", "caller", "tool_digest")
+    text = json.dumps({name: signed[name] for name in names}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def approve(node: RunningNode, demand: Mapping[str, Any], signer: SigningKey = ADA) -> None:
     """Out of band: at the operator door, with a proof."""
     decided = node.admin(

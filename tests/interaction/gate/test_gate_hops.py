@@ -7,11 +7,27 @@ from typing import Any
 
 import pytest
 from tests.interaction.ax.tree import ACCESS, ax_url, parents, wait_parent
-from tests.interaction.gate.held import ADA, BOB, ERAS, MARK, PAGES, Client, Diary, anchor, proof, served, token
+from tests.interaction.gate.held import (
+    ADA,
+    BOB,
+    ERAS,
+    MARK,
+    PAGES,
+    Client,
+    Diary,
+    anchor,
+    approve,
+    proof,
+    recomputed,
+    served,
+    token,
+)
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
 pytestmark = pytest.mark.timeout(90)
 
+PAGE = "https://low.all.example"
+LOW_AT_PAGE = {"INTERLOCK_NODE__OPERATOR_URL": PAGE}
 OPEN = '[gate]\nmode = "open"\n'
 CLOSED = '[gate]\nmode = "gated"\nunannotated = "allow"\n'
 DEFER = '[gate]\nmode = "defer"\nunannotated = "allow"\n'
@@ -28,7 +44,8 @@ def tree(
         more = parents((ax_url(nodes[0]), "mid")) + ACCESS + middle
         nodes.append(stack.enter_context(running_node(folder / "mid", {}, more)))
         more = parents((ax_url(nodes[1]), "low")) + ACCESS + lowest
-        nodes.append(stack.enter_context(running_node(folder / "low", {"plant": served(diary, era)}, more)))
+        plant = {"plant": served(diary, era)}
+        nodes.append(stack.enter_context(running_node(folder / "low", plant, more, LOW_AT_PAGE)))
         nodes[2].wait_link("plant", {"state": "ready"})
         wait_parent(nodes[1], {"state": "registered"})
         wait_parent(nodes[2], {"state": "registered"})
@@ -74,7 +91,10 @@ def test_the_demand_of_the_lowest_reaches_the_client_of_the_root_in_its_terms(
         assert demand["route"] == ["mid", "low", "plant", "fire"]
         assert demand["arguments"] == arguments
         assert result["structuredContent"] == demand
-        assert demand["approval_url"].startswith(nodes[2].operator_url)
+        assert demand["approval_url"] == f"{PAGE}/approvals/{demand['confirmation_id']}"
+        assert demand["held_by"] == "mid.low"
+        assert "held by mid.low" in result["content"][0]["text"]
+        assert demand["call_digest"] == recomputed(demand)
         assert not [entry for entry in diary.read() if entry["arguments"] == arguments]
 
         answer = client.confirm(demand, proof(demand))
@@ -164,20 +184,26 @@ def test_the_middle_gates_a_tool_that_came_ungated_for_all_above_it(tmp_path: Pa
 
 
 def test_a_gated_node_that_is_used_as_a_plain_server_asks_through_the_node_above(tmp_path: Path) -> None:
-    """The upper node knows nothing of the gate: it passes question, state and answer like any server's."""
+    """The upper node knows nothing of the gate: it passes question, state and answer like any server's. What only an
+    aggregator may say is heard from the lower node alone."""
     diary = Diary(tmp_path / "diary.jsonl")
     with (
         running_node(tmp_path / "low", {"plant": served(diary)}, CLOSED + ADAS) as low,
         running_node(tmp_path / "up", {"low": {"url": f"{low.url}/mcp"}}, OPEN) as up,
         Client(up, capabilities=PAGES) as client,
         Client(up) as plain,
+        Client(low) as below,
         Client(low, token=token(low, "desk")) as desk,
     ):
         low.wait_link("plant", {"state": "ready"})
         wait_for(lambda: "low.plant__fire" in listed(plain), 30)
         asked = client.call("low.plant__fire", {"n": 1})
         assert asked["resultType"] == "input_required"
-        demand = plain.held("low.plant__fire", {"n": 1})
+        told = plain.call("low.plant__fire", {"n": 1})
+        assert "Nothing was executed" in told["content"][0]["text"]
+        assert MARK not in told.get("_meta", {})
+        assert "structuredContent" not in told
+        demand = below.held("plant.fire", {"n": 1})
         assert desk.confirm(demand, proof(demand))["result"]["status"] == "confirmed"
         assert not diary.read()
         back = {"requestState": asked["requestState"], "inputResponses": {"confirmation": {"action": "accept"}}}
@@ -194,7 +220,7 @@ def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(t
         assert outer["approval_url"].startswith(nodes[0].operator_url)
         assert desk.confirm(outer, proof(outer))["result"]["status"] == "confirmed"
         inner = client.held(FIRE, {"n": 1})
-        assert inner["approval_url"].startswith(nodes[2].operator_url)
+        assert inner["held_by"] == "mid.low"
         assert client.held(FIRE, {"n": 1})["confirmation_id"] == inner["confirmation_id"]
         assert not diary.read("fire")
         assert desk.confirm(inner, proof(inner, BOB))["result"]["status"] == "confirmed"
@@ -207,8 +233,46 @@ def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(t
         # The same by confirming as the caller: each answer is the next demand, or the result.
         outer = client.held(FIRE, {"n": 2})
         inner = client.confirm(outer, proof(outer))["result"]["_meta"][MARK]
-        assert inner["approval_url"].startswith(nodes[2].operator_url)
+        assert inner["held_by"] == "mid.low"
         assert client.confirm(inner, proof(inner, BOB))["result"]["structuredContent"] == {"did": "fire"}
         assert len(diary.read("fire")) == 2
         assert client.held(FIRE, {"n": 2})["approval_url"].startswith(nodes[0].operator_url)
         desk.wire.close()
+
+
+@pytest.mark.req("AX-11.3-11")
+@pytest.mark.parametrize("root", [OPEN, DEFER])
+@pytest.mark.parametrize("era", ERAS)
+def test_an_approval_is_good_for_the_caller_of_the_root_who_asked_and_no_other(
+    tmp_path: Path, root: str, era: str
+) -> None:
+    diary = Diary(tmp_path / "diary.jsonl")
+    with tree(tmp_path, diary, root, OPEN, CLOSED + ADAS) as nodes:
+        asked, thief = token(nodes[0], "asked"), token(nodes[0], "thief")
+        with Client(nodes[0], era, asked) as client, Client(nodes[0], era, thief) as other:
+            demand = client.held(FIRE, {"n": 1})
+            theirs = other.held(FIRE, {"n": 1})
+            assert demand["confirmation_id"] != theirs["confirmation_id"]
+            assert demand["caller"] != theirs["caller"]
+            assert demand["call_digest"] == recomputed(demand) != theirs["call_digest"]
+            listed = {one["id"]: one for one in nodes[2].admin("/approvals")["approvals"]}
+            shown = listed[demand["confirmation_id"]]["requested_by"]
+            assert shown == demand["caller"]
+            assert shown.startswith(f"parent:{ax_url(nodes[1])}#")
+            assert "asked" not in shown
+            approve(nodes[2], demand)
+            assert other.held(FIRE, {"n": 1})["confirmation_id"] == theirs["confirmation_id"]
+            assert not diary.read("fire")
+            assert client.call(FIRE, {"n": 1})["structuredContent"] == {"did": "fire"}
+            assert len(diary.read("fire")) == 1
+
+
+@pytest.mark.req("AX-7.2-6")
+def test_no_client_can_say_whose_caller_it_is(nodes: list[RunningNode]) -> None:
+    with Client(nodes[0], token=token(nodes[0], "one")) as one, Client(nodes[2]) as below:
+        mine = one.held(FIRE, {"n": "mark"})
+        mark = mine["caller"].rpartition("#")[2]
+        for said in (mark, "another", 7, {"a": 1}):
+            same = one.held(FIRE, {"n": "mark"}, _meta={"x-mcpax-caller": said})
+            assert same["confirmation_id"] == mine["confirmation_id"]
+            assert below.held("plant.fire", {"n": "mark"}, _meta={"x-mcpax-caller": said})["caller"] == "local"

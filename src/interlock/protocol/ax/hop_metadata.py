@@ -43,6 +43,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["adopted", "leaf", "aggregator"] = "adopted"
     proved: bool = True  # its authority is proved, or the operator named it in the configuration
+    authority: str | None = None  # the DNS name that it has proved, where it claims one
     scope: AuthScope = AuthScope.ADMIN  # granted; nothing that implies more is listed or sent
     link_latency_ms: float = 0.0  # declared by the operator
     transport: Transport = Transport.NATIVE  # of a stub behind a gateway; native says nothing of what lies behind

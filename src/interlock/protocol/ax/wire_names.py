@@ -50,6 +50,13 @@ _AGGREGATOR: Final = "every aggregator"
 
 KEYS: Final = (
     WireKey(
+        name="x-mcpax-caller",
+        place=_REQUEST,
+        writer="an aggregator, to an aggregator below that may hold the call",
+        meaning="An opaque mark of the caller, each aggregator's own: an approval is good for that caller alone.",
+        source="ours",
+    ),
+    WireKey(
         name="x-mcpax-capability",
         place=_TOOL,
         writer="the tool's server; its aggregator where it is silent",
@@ -67,7 +74,8 @@ KEYS: Final = (
         name="x-mcpax-confirmation",
         place=_RESULT,
         writer="the aggregator whose gate holds the call",
-        meaning="What is to be confirmed: status, tool, arguments, capability, route, confirmation_id, expiry, digest.",
+        meaning="What is to be confirmed: status, tool, arguments, capability, route, caller, confirmation_id, expiry, "
+        "digest. Taken out of every result that is not relayed from a proved aggregator.",
         source="ours",
     ),
     WireKey(

@@ -42,6 +42,7 @@ def _offer(session: Session, source: RegistrationSource) -> Offer:
     return Offer(
         kind="aggregator" if session.register.is_aggregator else "leaf",
         proved=session.peer.proved,
+        authority=session.register.authority if session.peer.proved else None,
         scope=session.auth_scope,
         link_latency_ms=source.guest.rule.link_latency_ms if source.guest.rule is not None else 0.0,
         transport=session.register.transport_class,

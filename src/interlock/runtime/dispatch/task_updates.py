@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
+from interlock.protocol.ax.confirmation.reserved_claims import without_claims
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
 from interlock.protocol.jsonrpc.messages import Request
@@ -58,6 +59,7 @@ class TaskNews(TaskEvents):
 
     def on_task_status(self, link: ConnectedLink, params: Raw) -> None:
         era = Era.MODERN if link.modern else Era.LEGACY
+        params = Raw(without_claims(params, is_aggregator=link.offer.is_aggregator and link.offer.proved))
         found = read_task(decode_object(params) or {}, era)
         task = None if isinstance(found, str) else self._tasks.maybe_theirs(link, found.id)
         if isinstance(found, str) or task is None or task.era is not era:

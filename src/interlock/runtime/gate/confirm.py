@@ -27,8 +27,9 @@ from interlock.runtime.calls.call import Call, CallHandler, Outcome
 from interlock.runtime.calls.caller import Caller, Sink
 from interlock.runtime.calls.failures import answer_failures
 from interlock.runtime.catalog.routes import Route
-from interlock.runtime.gate.gate import Gate, result_of
-from interlock.runtime.gate.hold import GateHold
+from interlock.runtime.gate.gate import Gate
+from interlock.runtime.gate.hold import GateHold, requester_of
+from interlock.runtime.gate.relays import result_of
 from interlock.runtime.gate.rounds import Relayed
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link import Link
@@ -125,7 +126,7 @@ class Confirmations:
             return
         if isinstance(decided, Fault):
             call.on_failed(decided, Outcome.REFUSED)
-        elif read.dispatch and decided.requested_by == call.caller.principal.name:
+        elif read.dispatch and decided.requested_by == requester_of(call):
             self._make(call, decided)
         else:
             modern = call.caller.era is Era.MODERN
@@ -160,14 +161,16 @@ class Confirmations:
         call.target = route.qualified
         call.timeout_s = route.timeout_s
         call.head = modern_head(CONFIRM)
-        caller = call.caller.principal
-        if caller.stranger or relayed.principal != caller.name:
+        requester = requester_of(call)
+        self._gate.relays.mark_caller(call, requester)
+        if call.caller.principal.stranger or relayed.requester != requester:
             call.params["dispatch"] = Raw(b"false")  # the result is for the caller of the call
         elif bytes(call.params.get("dispatch", b"true")) == b"true":
             call.hold = _ConfirmedBelow(
                 gate=self._gate,
                 route=route,
-                arguments=RAW_EMPTY,
+                requester=requester,
+                arguments=None,
                 is_waiting=False,
                 digest=relayed.digest,
                 relayed=relayed,

@@ -19,12 +19,11 @@ from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.ax.capability import as_object
 from interlock.protocol.ax.confirmation.held_call import call_digest
 from interlock.protocol.ax.confirmation.policy import Hold
-from interlock.protocol.ax.confirmation.relay import MARK, maybe_carried
+from interlock.protocol.ax.confirmation.relay import Carried
 from interlock.protocol.ax.confirmation.request_state import PREFIX
 from interlock.protocol.ax.hop_metadata import DECLARED
-from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_result, maybe_string
-from interlock.protocol.jsonrpc.errors import UNAVAILABLE, CodecError, Fault
-from interlock.protocol.jsonrpc.messages import Response
+from interlock.protocol.jsonrpc.codec import decode_object, encode_result, maybe_string
+from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.protocol.mcp.methods import META_CLIENT, TOOLS_CALL
@@ -39,7 +38,8 @@ from interlock.runtime.calls.failures import answer_failures
 from interlock.runtime.calls.refusals import HELD
 from interlock.runtime.catalog.definition import DefinitionSnapshot
 from interlock.runtime.catalog.routes import ChangedDefinition, Route
-from interlock.runtime.gate.hold import Back, GateHold
+from interlock.runtime.gate.hold import Back, GateHold, requester_of
+from interlock.runtime.gate.relays import Relays, result_of
 from interlock.runtime.gate.responses import STATE_FOREIGN, STATE_INVALID, Answers, sees_pages
 from interlock.runtime.gate.rounds import Pass, Relayed, Rounds
 from interlock.store.ports import Conflict, KeyValue
@@ -84,6 +84,7 @@ class Gate:
         self._clock = clock
         self._kv = kv
         self.rounds = Rounds(clock, self._not_taken_up)
+        self.relays = Relays(inbox, self.rounds, aggregator_id)
         self.answers = Answers(
             clock,
             aggregator_id=aggregator_id,
@@ -102,6 +103,7 @@ class Gate:
         except Conflict:
             kept = await self._kv.get(BUCKET, "key", now)
             key = key if kept is None else kept.value
+        self.relays.take_key(key)
         self.answers.take_key(key)
 
     async def close(self) -> None:
@@ -114,10 +116,14 @@ class Gate:
         return self.answers.returned(caller, params)
 
     def hold(self, call: Call, route: Route, back: Back | None) -> GateHold:
-        """What a call over a route with a gate waits for."""
+        """What a call over a route with a gate waits for. A hop below that may hold it is told whose it is."""
+        requester = requester_of(call)
+        if route.gate is not None and route.gate.relays:
+            self.relays.mark_caller(call, requester)
         return GateHold(
             gate=self,
             route=route,
+            requester=requester,
             digest=request_digest(TOOLS_CALL, call.params).hex() if not route.is_held and sees_pages(call) else "",
             arguments=call.params.get("arguments") or RAW_EMPTY,
             is_waiting=route.is_held,
@@ -134,7 +140,7 @@ class Gate:
 
     def identify(self, call: Call, hold: GateHold) -> Fault | None:
         if hold.route.is_held:
-            digest = self._digest(call, hold.route)
+            digest = self._digest(call, hold)
             if isinstance(digest, Fault):
                 return digest
             hold.digest = digest
@@ -145,13 +151,14 @@ class Gate:
         hold.is_named = True
         return None
 
-    def _digest(self, call: Call, route: Route) -> str | Fault:
+    def _digest(self, call: Call, hold: GateHold) -> str | Fault:
+        route = hold.route
         return call_digest(
             call.params.get("arguments"),
             aggregator_id=self.aggregator_id,
             tool=route.qualified,
             route=(*route.segments, route.local),
-            caller=call.caller.principal.name,
+            caller=hold.requester,
             tool_digest=route.digest,
         )
 
@@ -167,7 +174,7 @@ class Gate:
     async def approval(self, call: Call, hold: GateHold) -> Release | Refuse:
         """A person's yes to this call, looked for or asked for."""
         if self._may_go_on(call, hold):
-            approval_id = self.rounds.maybe_approval(call.caller.principal.name, hold.digest) or ""
+            approval_id = self.rounds.maybe_approval(hold.requester, hold.digest) or ""
             return Release(approval_id, is_used=True)
         route = hold.route
         if _is_open(route) and self._ruled(route.qualified, route.digest) is not None:
@@ -190,7 +197,7 @@ class Gate:
     def _find(self, call: Call, hold: GateHold) -> Approval | None:
         if _is_open(hold.route):
             return self.inbox.find_definition(hold.route.qualified, hold.route.digest)
-        return self.inbox.find(call.caller.principal.name, hold.digest)
+        return self.inbox.find(hold.requester, hold.digest)
 
     def _question(self, call: Call, hold: GateHold) -> Approval:
         """What a person is to decide."""
@@ -203,7 +210,7 @@ class Gate:
         return self.inbox.draft(
             Kind.DEFINITION if definition else Kind.CALL,
             Source.DRIVERS if route.gate is not None and route.gate.by_contract else Source.AX,
-            requested_by=call.caller.principal.name,
+            requested_by=hold.requester,
             tool=route.qualified,
             digest=route.digest if definition else hold.digest,
             agent=maybe_string((decode_object(client) or {}).get("name")) if client is not None else None,
@@ -232,7 +239,7 @@ class Gate:
     async def _take_back(self, call: Call, hold: GateHold, confirmation_id: str) -> None:
         """What a hop below holds is left there to lapse."""
         approval = self.inbox.get(confirmation_id)
-        if approval is not None and approval.requested_by == call.caller.principal.name:
+        if approval is not None and approval.requested_by == hold.requester:
             await self.inbox.withdraw(confirmation_id)
         result = self.answers.declined(call, hold, approval or self._question(call, hold))
         call.answer(encode_result(call.client_id, result), Outcome.REFUSED)
@@ -246,7 +253,7 @@ class Gate:
         if not isinstance(hold, GateHold):
             return HELD.fault
         if release.is_used:
-            before = self.rounds.take(call.caller.principal.name, hold.digest)
+            before = self.rounds.take(hold.requester, hold.digest)
             if before is None or before.approval_id != approval_id or approval_id not in self._underway:
                 return HELD.fault  # another round was first
         else:
@@ -270,7 +277,7 @@ class Gate:
     # A released call whose answer is a question goes on with the same approval
 
     def _may_go_on(self, call: Call, hold: GateHold) -> bool:
-        return self.rounds.may_go_on(call.caller.principal.name, hold.digest, hold.state)
+        return self.rounds.may_go_on(hold.requester, hold.digest, hold.state)
 
     def _not_taken_up(self, approval_id: str) -> None:
         self.finish(approval_id, Move.FAIL, "the question it was answered with was not answered in time")
@@ -279,21 +286,17 @@ class Gate:
         self, call: Call, hold: GateHold, state: bytes = b"", questions: frozenset[str] = frozenset()
     ) -> None:
         if hold.approval_id is not None:
-            who, seconds = call.caller.principal.name, self.inbox.rules.redeem_s
-            hold.goes_on = self.rounds.let_go_on(who, hold.digest, hold.approval_id, state, seconds, questions)
+            seconds = self.inbox.rules.redeem_s
+            who, digest = hold.requester, hold.digest
+            hold.goes_on = self.rounds.let_go_on(who, digest, hold.approval_id, state, seconds, questions)
 
     def read_answer(self, call: Call, hold: GateHold, message: bytes) -> bytes:
         """The answer on its way to the client."""
-        route = hold.route
-        if route.gate is not None and route.gate.relays and MARK in message:
-            carried = maybe_carried(result_of(message), route.qualified, (*route.segments, route.local))
-            if carried is not None:
-                relayed = Relayed(
-                    route=route, principal=call.caller.principal.name, digest=hold.digest, onward=call.onward
-                )
-                self.rounds.remember(carried.confirmation_id, relayed)
-                self._let_go_on(call, hold)
-                return encode_result(call.client_id, self.answers.from_below(call, hold, carried))
+        read = self.relays.read_answer(call, hold, message)
+        if isinstance(read, Carried):
+            self._let_go_on(call, hold)
+            return encode_result(call.client_id, self.answers.from_below(call, hold, read))
+        message = read
         if hold.approval_id is not None and _INPUT_REQUIRED in message and call.caller.era is Era.MODERN:
             wanted = read_input_required(result_of(message))
             if wanted is not None and not isinstance(wanted, str):
@@ -302,7 +305,7 @@ class Gate:
 
     def made_below(self, relayed: Relayed) -> None:
         """The call was released, and made, further down: what was agreed to here is used up with it."""
-        taken = self.rounds.take(relayed.principal, relayed.digest)
+        taken = self.rounds.take(relayed.requester, relayed.digest)
         if taken is not None:
             self.finish(taken.approval_id, Move.SUCCEED, "made by a hop below")
 
@@ -364,12 +367,3 @@ def hold_reason(route: Route) -> str:
         if route.gate is not None and route.gate.by_contract
         else "gate.also names it"
     )
-
-
-def result_of(message: bytes) -> Raw:
-    """The result in a whole answer; empty where it is an error."""
-    try:
-        response = decode_untrusted(message)
-    except CodecError:
-        return RAW_EMPTY
-    return response.result if isinstance(response, Response) and not response.error else RAW_EMPTY

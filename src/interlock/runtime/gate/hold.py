@@ -5,6 +5,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.ax.caller_mark import requester
 from interlock.protocol.ax.confirmation.request_state import Visit
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.calls.call import Call, Outcome
@@ -35,12 +36,19 @@ class HoldOwner(Protocol):
     def end(self, hold: "GateHold", outcome: Outcome) -> None: ...
 
 
+def requester_of(call: Call) -> str:
+    """Who asks for a call: its caller; of what comes from a parent, that parent and its caller's mark."""
+    caller = call.caller
+    return caller.principal.name if caller.hop is None else requester(caller.principal.name, call.meta)
+
+
 class GateHold(msgspec.Struct, eq=False):
     """The `CallHold` of a gated call. It refers to the gate and never to its call."""
 
     gate: HoldOwner
     route: Route
-    arguments: Raw
+    requester: str  # whose approval it waits for: the caller, or a parent and which of its callers
+    arguments: Raw | None  # None: not known here, where a proof is carried down
     is_waiting: bool  # False from the start where only a hop below may hold the call
     back: Back | None = None
     state: bytes = b""  # what its client brought from the server's last question

@@ -88,9 +88,11 @@ class Answers:
         route = hold.route
         return Held(
             tool=route.qualified,
-            arguments=hold.arguments,
+            arguments=hold.arguments or RAW_EMPTY,
             capability=route.meta.get(CAPABILITY),
             route=(*route.segments, route.local),
+            caller=approval.requested_by,
+            tool_digest=approval.tool_digest or "",
             confirmation_id=approval.id,
             expires_at=None if approval.expires_at is None else rfc3339(approval.expires_at),
             approval_url=self._url(approval.id),

@@ -24,7 +24,7 @@ class Relayed(msgspec.Struct, frozen=True, kw_only=True):
     """A confirmation that a hop below demands, and the call it is for."""
 
     route: Route
-    principal: str
+    requester: str
     digest: str
     onward: dict[str, Raw] | None = None  # route and cursor as the call had them (MCP-AX 7.2)
 
@@ -47,14 +47,17 @@ class Rounds:
 
     # Demands of hops below
 
-    def remember(self, confirmation_id: str, relayed: Relayed) -> None:
-        """The first one stays: another link, or another caller, that shows the same id gets no proof for it."""
+    def remember(self, confirmation_id: str, relayed: Relayed) -> bool:
+        """The first one stays: another caller that is shown the same id gets no result for it. False: another link
+        showed this id before, and gets no proof for it."""
         known = self._relayed.pop(confirmation_id, relayed)
-        if (known.route.link.segment, known.principal) != (relayed.route.link.segment, relayed.principal):
+        is_own = known.route.link.segment == relayed.route.link.segment
+        if not is_own or known.requester != relayed.requester:
             relayed = known
         while len(self._relayed) >= RELAYED_MAX:
             del self._relayed[next(iter(self._relayed))]
         self._relayed[confirmation_id] = relayed
+        return is_own
 
     def maybe_relayed(self, confirmation_id: str) -> Relayed | None:
         return self._relayed.get(confirmation_id)
@@ -74,7 +77,7 @@ class Rounds:
 
     def let_go_on(
         self,
-        principal: str,
+        requester: str,
         digest: str,
         approval_id: str,
         state: bytes,
@@ -84,7 +87,7 @@ class Rounds:
         """False when there is no room: then the call is over."""
         if len(self._passes) >= PASSES_MAX:
             return False
-        key = (principal, digest)
+        key = (requester, digest)
         before = self._passes.get(key)
         if before is not None and before.approval_id != approval_id:
             self._on_lapsed(before.approval_id)  # the same call was begun anew, and goes on in its place
@@ -93,17 +96,17 @@ class Rounds:
         asyncio.get_running_loop().call_later(seconds, self._lapse, key, held)
         return True
 
-    def may_go_on(self, principal: str, digest: str, state: bytes) -> bool:
-        held = self._passes.get((principal, digest))
+    def may_go_on(self, requester: str, digest: str, state: bytes) -> bool:
+        held = self._passes.get((requester, digest))
         return held is not None and held.state == state and self._clock.now() < held.until
 
-    def maybe_approval(self, principal: str, digest: str) -> str | None:
-        held = self._passes.get((principal, digest))
+    def maybe_approval(self, requester: str, digest: str) -> str | None:
+        held = self._passes.get((requester, digest))
         return held.approval_id if held is not None else None
 
-    def take(self, principal: str, digest: str) -> Pass | None:
+    def take(self, requester: str, digest: str) -> Pass | None:
         """The round of the call that goes on now: no other call takes it up."""
-        return self._passes.pop((principal, digest), None)
+        return self._passes.pop((requester, digest), None)
 
     def _lapse(self, key: tuple[str, str], held: Pass) -> None:
         if self._passes.get(key) is held:

@@ -17,6 +17,7 @@ from msgspec import Raw
 from interlock.config.plan import Dial
 from interlock.net.message_pipe import GOING_AWAY, MessagePipe
 from interlock.process.stderr import StderrRing
+from interlock.protocol.ax.caller_mark import CALLER
 from interlock.protocol.ax.hop_metadata import Offer
 from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT
 from interlock.protocol.ax.notifications import Notice, NoticeGate, Overflow, Release, overflow, prefix
@@ -148,7 +149,7 @@ class RegisteredLink(ConnectedLink):
             return
         said = {key: value for key, value in meta.items() if key not in (ROUTE, CURSOR)}
         text = Raw(encode_value({**said, **onward}))
-        if len(text) <= LAID_BYTES_MAX:
+        if len(text) <= LAID_BYTES_MAX and CALLER not in onward:  # that one is made for this call alone
             if len(self._laid) >= LAID_MAX:
                 self._laid.clear()
             self._laid[(id(meta), id(onward))] = _Laid(meta, onward, text, said)

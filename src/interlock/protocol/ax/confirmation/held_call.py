@@ -26,12 +26,14 @@ ID_CHARS_MAX: Final = 64  # ours are UUIDs; a hop below may name its own
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """The members of confirmation_required, beside its status."""
+    """The members of confirmation_required, beside its status. What `call_digest` is made of is among them."""
 
     tool: str
     arguments: Raw  # as they were sent
     capability: Any  # the annotation as listed
     route: tuple[str, ...]
+    caller: str
+    tool_digest: str
     confirmation_id: str
     expires_at: str | None  # RFC 3339; None: it does not expire
     approval_url: str

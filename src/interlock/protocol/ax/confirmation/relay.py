@@ -1,10 +1,11 @@
 """What a hop does with a confirmation that a hop below demands (MCP-AX 11.3, monotonicity).
 
-The demand is carried up as it is: only the name of the tool and its route are written as this hop knows them. Every
-other part of the result stays as it came.
+The demand is carried up with the name of the tool, its route and its arguments as this hop knows them; what the holding
+hop calls the tool stays to be seen, so that a signer can compute the digest. The words for a model are this hop's own,
+and a page is shown only where the child has proved that it speaks for the host. Every other part stays as it came.
 """
 
-from collections.abc import Sequence
+import re
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +17,22 @@ from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_
 MARK: Final = b'"%b"' % CONFIRMATION.encode()
 DENIED: Final = "confirmation_denied"
 URL_CHARS_MAX: Final = 2048
-BELOW: Final = "A node below the one you called asks for this: decide it on that node's page, or by the command there."
+REASON_CHARS_MAX: Final = 500
+HELD_AS: Final = "held_as"  # what the holding hop calls the tool: part of the digest
+HELD_BY: Final = "held_by"  # the holding hop, as the caller knows it
+# Nothing that a browser reads otherwise: no user, no backslash, no white space.
+_match_page = re.compile(r"https://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[\x21-\x5b\x5d-\x7e]*)?").fullmatch
+
+
+class RelayedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The call that a hop below answered, as this hop knows it."""
+
+    tool: str
+    arguments: Raw | None  # as they were sent, where that is known
+    segments: tuple[str, ...]  # from the root to the tool's server
+    child: int  # how many of them lead to the hop that answered
+    local: str
+    authority: str | None  # the DNS name that hop has proved
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,58 +40,73 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     confirmation_id: str
     approval_url: str | None
-    text: str | None  # what a model is told
+    aggregator_id: str | None  # the hop that holds the call, by its own account
 
 
-def maybe_carried(result: Raw | bytes, tool: str, route: Sequence[str]) -> Carried | None:
+def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
     """The result in our terms; None where it demands nothing, or nothing that can be carried."""
     members: dict[str, Any] | None = decode_object(result)
     meta: dict[str, Any] | None = decode_object(members["_meta"]) if members and "_meta" in members else None
-    demand = decode_object(meta[CONFIRMATION]) if meta is not None and CONFIRMATION in meta else None
+    demand: dict[str, Any] | None = decode_object(meta[CONFIRMATION]) if meta and CONFIRMATION in meta else None
     if members is None or meta is None or demand is None:
         return None
     status, confirmation_id = maybe_string(demand.get("status")), maybe_string(demand.get("confirmation_id"))
     if status not in (REQUIRED, DENIED) or not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:
         return None
-    ours = Raw(encode_value({**demand, "tool": tool, "route": list(route)}))
+    url = _maybe_url(demand.pop("approval_url", None), call.authority)
+    held_by = _held_by(maybe_string(demand.get(HELD_BY)), call)
+    demand.setdefault(HELD_AS, {name: demand[name] for name in ("tool", "route") if name in demand})
+    demand |= {"tool": call.tool, "route": (*call.segments, call.local), HELD_BY: held_by}
+    if call.arguments is not None:
+        demand["arguments"] = call.arguments
+    if url is not None:
+        demand["approval_url"] = url
+    text = _refused_text(demand, held_by) if status == DENIED else _held_text(demand, held_by, url)
+    ours = Raw(encode_value(demand))
     members["_meta"] = {**meta, CONFIRMATION: ours}
-    if "content" in members:
-        members["content"] = _in_our_terms(members["content"], maybe_string(demand.get("tool")), tool)
-    shown = decode_object(members["structuredContent"]) if "structuredContent" in members else None
-    if shown is not None and maybe_string(shown.get("confirmation_id")) == confirmation_id:
+    members["content"] = [{"type": "text", "text": text}]
+    members["isError"] = True
+    if "structuredContent" in members:
         members["structuredContent"] = ours
     return Carried(
         result=encode_value(members),
         status=status,
         confirmation_id=confirmation_id,
-        approval_url=_maybe_url(demand.get("approval_url")),
-        text=_maybe_text(members.get("content")),
+        approval_url=url,
+        aggregator_id=maybe_string(demand.get("aggregator_id")),
     )
 
 
-def _in_our_terms(content: Raw, their_name: str | None, our_name: str) -> Raw:
-    """What a model is told names the tool as its caller knows it, and says where it is decided."""
-    try:
-        blocks = msgspec.json.decode(content, type=list[dict[str, Any]])
-    except msgspec.DecodeError:
-        return content
-    for block in blocks:
-        text = block.get("text")
-        if isinstance(text, str) and their_name:
-            said = text.replace(their_name, our_name, 1)
-            block["text"] = said if BELOW in said else f"{said} {BELOW}"
-            return Raw(encode_value(blocks))
-    return content
+def _held_by(said: str | None, call: RelayedCall) -> str:
+    """The hop that answered, or the one below it which that names: only one on the way to the tool."""
+    named = call.segments[: call.child]
+    inner = tuple(said.split(".")) if said is not None and len(said) <= URL_CHARS_MAX else ()
+    below = call.segments[call.child : call.child + len(inner)]
+    return ".".join((*named, *inner) if inner == below else named)
 
 
-def _maybe_url(raw: Raw | None) -> str | None:
+def _held_text(demand: dict[str, Any], held_by: str, url: str | None) -> str:
+    confirmation_id = maybe_string(demand["confirmation_id"])
+    return (
+        f"Nothing was executed. This call of {demand['tool']} is held by {held_by}, a node below the one you called, "
+        f"until a person confirms it there (confirmation_id {confirmation_id}). Ask the person you work for to decide: "
+        f"{f'{url} or ' if url is not None else ''}`interlock approve {confirmation_id}` on that node. "
+        "Once it is confirmed, make exactly the same call again to run it and get its result. "
+        "You cannot confirm it yourself, and a changed call needs a confirmation of its own."
+    )
+
+
+def _refused_text(demand: dict[str, Any], held_by: str) -> str:
+    reason = maybe_string(demand.get("reason"))
+    why = f" The reason given: {reason[:REASON_CHARS_MAX]}" if reason else ""
+    return (
+        f"Nothing was executed. At {held_by}, a node below the one you called, a person was asked about this call of "
+        f"{demand['tool']} and refused it.{why} Do not try the same in another way."
+    )
+
+
+def _maybe_url(raw: Raw | None, authority: str | None) -> str | None:
     url = maybe_string(raw)
-    return url if url is not None and url.startswith(("http://", "https://")) and len(url) <= URL_CHARS_MAX else None
-
-
-def _maybe_text(raw: Raw | None) -> str | None:
-    try:
-        blocks = msgspec.json.decode(raw, type=list[dict[str, Any]]) if raw is not None else []
-    except msgspec.DecodeError:
-        return None
-    return next((text for block in blocks if isinstance(text := block.get("text"), str)), None)
+    found = _match_page(url) if url is not None and len(url) <= URL_CHARS_MAX else None
+    host = found[1].lower() if found is not None else ""
+    return url if authority is not None and f".{host}".endswith(f".{authority}") else None

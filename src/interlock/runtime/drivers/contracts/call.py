@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.ax.confirmation.reserved_claims import without_claims
 from interlock.protocol.drivers.binding import request_state as round_state
 from interlock.protocol.drivers.binding.call_result import error_result, value_result, with_structured
 from interlock.protocol.drivers.errors import DriverError
@@ -287,7 +288,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             return
         self._record_invocation(None)
         if not keeps:
-            self.answer_result(value_result(value), OK)
+            self.answer_result(without_claims(value_result(value)), OK)
         elif "structuredContent" in result:
             super().on_response(response, era)
         else:

@@ -1,0 +1,95 @@
+"""Is a result of a plain server left with nothing that only an aggregator may say, and otherwise as it came?"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from interlock.protocol.ax.confirmation.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
+
+DEMAND = {"status": "confirmation_required", "confirmation_id": "c1", "call_digest": "ab" * 32, "tool": "x"}
+
+
+def cleaned(result: Any, **options: bool) -> Any:
+    written = result if isinstance(result, bytes) else json.dumps(result).encode()
+    assert META_MARK in written or DIGEST_MARK in written or ESCAPE_MARK in written
+    return json.loads(without_claims(Raw(written), **options))
+
+
+@pytest.mark.req("AX-11.3-10")
+@pytest.mark.parametrize(
+    "key", ["x-mcpax-confirmation", "x-mcpax-latency-ms", "x-mcpax-route", "dev.interlock/error", "x-mcpax-Other"]
+)
+def test_reserved_keys_go_and_others_stay(key: str) -> None:
+    assert cleaned({"content": [], "_meta": {key: DEMAND, "vendor/x": 1}}) == {"content": [], "_meta": {"vendor/x": 1}}
+    assert cleaned({"content": [], "_meta": {key: DEMAND}}) == {"content": []}
+
+
+@pytest.mark.req("AX-11.3-10")
+def test_structured_content_that_could_be_signed_goes_whatever_stands_beside_it() -> None:
+    assert cleaned({"content": [], "structuredContent": DEMAND}) == {"content": []}
+    assert cleaned({"content": [], "structuredContent": {**DEMAND, "status": "ok"}}) == {"content": []}
+    assert cleaned({"structuredContent": {"x-mcpax-confirmation": DEMAND}}) == {}
+    for kept in ({"confirmation_id": "booking 7"}, {"call_digest": "x"}, [DEMAND], "call_digest", None):
+        result = {"content": [], "structuredContent": kept}
+        assert json.loads(without_claims(json.dumps(result).encode())) == result
+
+
+@pytest.mark.req("AX-11.3-10")
+@pytest.mark.parametrize(
+    "text",
+    [
+        rb'{"_meta":{"x-mcpax\u002dconfirmation":{}}}',
+        rb'{"\u005fmeta":{"x-mcpax-confirmation":{}}}',
+        rb'{"\u005fmeta":{"\u0078-mcpax-confirmation":{}}}',
+        rb'{"_meta":{"dev\u002Einterlock/error":{}}}',
+        rb'{"structuredContent":{"call\u005fdigest":"a","confirmation_id":"b"}}',
+        rb'{"structured\u0043ontent":{"call_digest":"a","confirmation\u005fid":"b"}}',
+        rb'{"_meta":{"x-mcpax-confirmation":{}},"_meta":{}}',
+        rb'{"structuredContent":{"call_digest":"a","confirmation_id":"b"},"structuredContent":{}}',
+        rb'{"result":{"_meta":{"x-mcpax-confirmation":{}}}}',
+        rb'{"result":{"structuredContent":{"call_digest":"a","confirmation_id":"b"}}}',
+    ],
+)
+def test_no_spelling_hides_a_claim(text: bytes) -> None:
+    left = json.dumps(cleaned(text))
+    assert "mcpax" not in left
+    assert "interlock" not in left
+    assert "call_digest" not in left
+
+
+@pytest.mark.req("AX-11.3-10")
+def test_a_proved_aggregator_may_say_all_but_what_only_the_gate_carries() -> None:
+    meta = {"x-mcpax-latency-ms": 3, "dev.interlock/error": {}, "x-mcpax-confirmation": DEMAND}
+    left = cleaned({"_meta": meta, "structuredContent": DEMAND}, is_aggregator=True)
+    assert left == {"_meta": {"x-mcpax-latency-ms": 3, "dev.interlock/error": {}}}
+
+
+@pytest.mark.req("AX-7.2-7")
+@pytest.mark.parametrize(
+    "text",
+    [
+        rb'{ "content" : [{"type":"text","text":"caf\u00e9"}] , "_meta" : {"vendor/x": 1.0} }',
+        b'{"_meta":{"progress":1}}',
+        b"[]",
+        b"not json, call_digest",
+    ],
+)
+def test_a_result_without_a_claim_keeps_its_bytes(text: bytes) -> None:
+    assert without_claims(text) == text
+
+
+@pytest.mark.req("AX-7.2-7")
+def test_the_members_of_a_result_with_a_claim_keep_their_bytes() -> None:
+    kept = (
+        rb'"content":[{"type": "text", "text": "1.0 \u003c"}],"structuredContent":{"n": 1.0, "big": 9999999999999999}'
+    )
+    assert without_claims(b'{"_meta":{"x-mcpax-hops":1},%b}' % kept) == b"{%b}" % kept
+
+
+@given(st.binary(max_size=80) | st.from_regex(rb'\{"_meta":\{"x-mcpax-[a-z\\]{0,9}":.{0,9}\}\}'))
+def test_nothing_raises(text: bytes) -> None:
+    without_claims(text)
