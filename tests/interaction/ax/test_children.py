@@ -72,7 +72,9 @@ async def test_a_child_that_served_calls_is_started_again_soon_however_often_it_
             assert "result" in await call(node, "kid__write")
             await call(node, "kid__write", {"die": True})
         await ready(node, "kid", tools=1)
-    pauses = re.findall(r"child kid: exited with code 3; next attempt in (\S+) s", (tmp_path / "stderr.txt").read_text())
+    pauses = re.findall(
+        r"child kid: exited with code 3; next attempt in (\S+) s", (tmp_path / "stderr.txt").read_text()
+    )
     assert len(pauses) == 4
     assert max(map(float, pauses)) < 1
 
