@@ -23,6 +23,7 @@ from interlock.net.http.answer import (
     ends_with_connection,
     tls_detail,
 )
+from interlock.net.http.body_buffer import BodyBuffer
 from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
 
 HEAD_BYTES_MAX = 65536  # of header lines, informational answers and trailers; common servers stop at 8 to 64 KiB
@@ -127,7 +128,7 @@ class HttpConnection(asyncio.Protocol):
         self._head: list[tuple[bytes, bytes]] = []  # being collected: informational heads and trailers too
         self.headers: Headers = self._head  # of the final answer
         self._status = 0  # of the final answer, 0 until its head is complete
-        self._body: bytes | bytearray = b""
+        self._body = BodyBuffer()
         self._streaming = self._announced = self._complete = self._persistent = False
         self._unproductive = 0  # bytes read since the request was sent or body last grew
         self._untouched = False  # the request was sent and nothing of its answer was read
@@ -197,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
                         sink.on_answer(known[0], known[1], data[end + 4 :])
                     return
             self._status = self._unproductive = 0
-            self._body = b""
+            self._body = BodyBuffer()
             self._streaming = self._announced = self._complete = False
         unread = self._unproductive = self._unproductive + len(data)
         malformed = None
@@ -209,7 +210,7 @@ class HttpConnection(asyncio.Protocol):
             self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=f"the server's header is over {HEAD_BYTES_MAX} bytes"))
         elif self._streaming:
             self._pass_on(call, malformed)
-        elif len(self._body) > self._max_body_bytes:
+        elif self._body.size > self._max_body_bytes:
             detail = f"the server's answer is over {self._max_body_bytes} bytes"
             self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=detail))
         elif self._complete:
@@ -280,14 +281,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         self._unproductive = 0
-        body = self._body
-        if not body:
-            self._body = data
-        elif isinstance(body, bytearray):
-            body += data
-        else:
-            self._body = bytearray(body)
-            self._body += data
+        self._body.add(data)
 
     def on_message_complete(self) -> None:
         if self._status:
@@ -328,10 +322,11 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def _answer(self, call: Handle, persistent: bool) -> None:
-        status, headers, body, sink = self._status, self.headers, self._body, call.sink
+        status, headers, sink = self._status, self.headers, call.sink
+        body = self._body.take()
         self._finish(call, persistent)
         if sink is not None:
-            sink.on_answer(status, headers, body if isinstance(body, bytes) else bytes(body))
+            sink.on_answer(status, headers, body)
 
     def _pass_on(self, call: Handle, malformed: Exception | None) -> None:
         sink = call.sink
@@ -340,10 +335,8 @@ class HttpConnection(asyncio.Protocol):
         if not self._announced:
             self._announced = True
             sink.on_stream(self._status, self.headers)
-        body = self._body
-        if body and self._call is call:
-            self._body = b""
-            sink.on_chunk(body if isinstance(body, bytes) else bytes(body))
+        if self._body and self._call is call:
+            sink.on_chunk(self._body.take())
         if self._call is not call:
             return
         if self._complete:
