@@ -14,8 +14,11 @@ from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
 from bench.report import (
+    BESIDE,
     BUSY_LOAD,
     CONTRACTS,
+    LARGE_REQUESTS,
+    LARGE_RESULTS,
     ONE_CORE,
     REAL_HEADS,
     SAME_HEAD,
@@ -30,6 +33,7 @@ from bench.report import (
 SECTIONS = (
     "calls",
     "heads",
+    "large",
     "legacy",
     "latency",
     "lists",
@@ -43,12 +47,14 @@ SECTIONS = (
     "others",
 )
 MANY_TOOLS = 10_000
+MEGABYTE = 1_000_000
 
 
 def measure(options: argparse.Namespace, console: Console) -> Report:
     fast = {"nginx": contestants.nginx, "interlock": contestants.interlock}
     if options.sketch is not None:
         fast["sketch"] = contestants.sketch(options.sketch)
+    both = {name: fast[name] for name in ("nginx", "interlock")}
     rounds, scale = (3, 0.2) if options.quick else (7, 1.0)
 
     def calls(count: int) -> int:
@@ -69,6 +75,12 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
     section("calls", "tools/call, 2026-07-28", fast, ordinary)
     for title, heads in ((SAME_HEAD, "same"), (REAL_HEADS, "real")):
         section("heads", title, fast, msgspec.structs.replace(ordinary, heads=heads))
+    few = Job(port=0, connections=4, warmup=calls(20), count=calls(200))
+    section("large", LARGE_REQUESTS, both, msgspec.structs.replace(few, text_bytes=MEGABYTE))
+    section("large", LARGE_RESULTS, both, few, result_bytes=MEGABYTE)
+    section(
+        "large", BESIDE, both, Job(port=0, connections=4, warmup=100, count=calls(4000), beside_bytes=15 * MEGABYTE)
+    )
     section(
         "legacy",
         "tools/call, 2025-11-25 with a session",

@@ -36,6 +36,7 @@ error_log stderr error;
 events {{ worker_connections 1024; }}
 http {{
     access_log off;
+    client_max_body_size 64m;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;

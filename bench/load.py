@@ -36,6 +36,8 @@ class Job(msgspec.Struct):
     name: str = "echo"
     token: str | None = None
     heads: Literal["same", "lengths", "real"] = "lengths"  # what differs between requests: see bench.heads
+    text_bytes: int = 0  # so much more in every call's arguments
+    beside_bytes: int = 0  # one connection more has calls with so much in their arguments, which are not counted
     connections: int = 16
     warmup: int = 1000
     count: int = 10000
@@ -73,7 +75,7 @@ class Request:
             mcp.append(b"mcp-session-id: %b" % session)
         self.writer = HeadWriter(wanted, job.path, b"127.0.0.1:%d" % job.port, job.token, mcp)
         lengths = 1 if job.heads == "same" else LENGTHS
-        texts = [b"hello, world".ljust(12 + number, b".") for number in range(lengths)]
+        texts = [b"hello, world".ljust(12 + job.text_bytes + number, b".") for number in range(lengths)]
         self.variants = [self.around([self.call + text + b'"}'] if call else []) for text in texts]
 
     def around(self, params: list[bytes]) -> bytes:
@@ -221,6 +223,26 @@ async def skip_body(reader: asyncio.StreamReader, fields: dict[bytes, bytes]) ->
         await reader.readexactly(int(fields.get(b"content-length", b"0")))
 
 
+async def begin_beside(job: Job, session: bytes) -> Run:
+    """Large calls one after the other, until `end_beside`."""
+    request = Request(msgspec.structs.replace(job, text_bytes=job.beside_bytes, heads="same"), PLAIN, session)
+    _, connection = await asyncio.get_running_loop().create_connection(
+        lambda: Connection(request), "127.0.0.1", job.port
+    )
+    connection.run = run = Run(sys.maxsize)
+    run.open = 1
+    connection.send()
+    return run
+
+
+async def end_beside(run: Run) -> None:
+    """Raises Failed where not even one was answered."""
+    run.left = 0
+    await run.done
+    if not run.latencies:
+        raise Failed("no large call was answered beside the small ones")
+
+
 async def measure(job: Job) -> Result:
     loop = asyncio.get_running_loop()
     session = await legacy_session(job) if job.era == "legacy" else b""
@@ -233,7 +255,10 @@ async def measure(job: Job) -> Result:
     await burst(connections, job.warmup)
     print("ready", flush=True)
     await loop.run_in_executor(None, sys.stdin.readline)
+    beside = await begin_beside(job, session) if job.beside_bytes else None
     run, seconds = await burst(connections, job.count)
+    if beside is not None:
+        await end_beside(beside)
     latencies = sorted(run.latencies)
     return Result(
         count=len(latencies),

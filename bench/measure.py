@@ -62,10 +62,11 @@ def spread(values: list[float]) -> Spread:
 
 
 @contextlib.contextmanager
-def fast_server(era: str, tools: int = 1) -> Iterator[int]:
+def fast_server(era: str, tools: int = 1, result_bytes: int = 200) -> Iterator[int]:
     """The server behind everybody, on the core of the load generator."""
     log = LOGS / "server.log"
     command = python("-m", "bench.fast_server", "0", "--era", era, "--tools", str(tools))
+    command += ["--result-bytes", str(result_bytes)]
     with running(command, cores()[0], log, {"PYTHONPATH": str(ROOT)}) as process:
         yield int(first_line(process, log).rpartition(":")[2].partition("/")[0])
 
@@ -123,7 +124,14 @@ def running_load(log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def compete(
-    starts: dict[str, Start], job: Job, rounds: int, *, tools: int = 1, apart: bool = True, say: Any = print
+    starts: dict[str, Start],
+    job: Job,
+    rounds: int,
+    *,
+    tools: int = 1,
+    result_bytes: int = 200,
+    apart: bool = True,
+    say: Any = print,
 ) -> dict[str, Figures]:
     """Start everybody in front of one server, then let them take turns. Who cannot start is absent, with the reason.
 
@@ -132,7 +140,7 @@ def compete(
     figures = {name: Figures(name=name) for name in starts}
     ready: dict[str, Ready] = {}
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(fast_server(job.era, tools))
+        server = stack.enter_context(fast_server(job.era, tools, result_bytes))
         for name, start in starts.items():
             try:
                 ready[name] = stack.enter_context(start(server, cores()[apart]))

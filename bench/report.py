@@ -15,10 +15,12 @@ from bench.guards import CALLS, GUARDED, UNGUARDED, Guarding
 from bench.hops import DEPTHS, FEW, FIRST, MANY, further
 from bench.inbox import AT_ONCE
 from bench.load import Job
-from bench.measure import Figures, Sample, Spread, added, ratio
+from bench.measure import Figures, Sample, Spread, added, ratio, spread
 
 CPU_RATIO_MAX = 2.5  # CPU time per call, of nginx's
 REAL_RATIO_MAX = 3.2  # the same with the heads of real clients
+LARGE_RATIO_MAX = 3.0  # CPU time per call with a megabyte
+BESIDE_P99_MAX_US = 40_000.0
 ADDED_P50_MAX_US = 200.0
 IDLE_MAX_MB = 57.0
 CROSSING_RATIO_MAX = 1.5  # CPU time per call, of the cheaper same-era cell's
@@ -28,6 +30,9 @@ GROWTH_MAX_MB = 2.0  # of all cycles after the second: 70 bytes kept of each of 
 BUSY_LOAD = 0.5  # a load average before the run above which the figures are rough
 SAME_HEAD = "tools/call, 2026-07-28, every head the same"
 REAL_HEADS = "tools/call, 2026-07-28, heads as three SDKs write them"
+LARGE_REQUESTS = "tools/call with arguments of 1 MB"
+LARGE_RESULTS = "tools/call with a result of 1 MB"
+BESIDE = "small calls beside a client that sends 15 MB in each of its calls"
 ONE_CORE = "tools/call, one connection, everybody on one core"
 CONTRACTS = "a call through a contract"
 TWO_CORES = "tools/call, one connection, the contestant on a core of its own"
@@ -100,6 +105,13 @@ def limits(report: Report) -> list[Limit]:
             promise = f"CPU time of a call at most {most} times nginx's ({section.title})"
             cost = ratio(node, nginx) if node and nginx else None
             found.append(limit(promise, cost, most, "times"))
+        if section.title in (LARGE_REQUESTS, LARGE_RESULTS):
+            promise = f"CPU time at most {LARGE_RATIO_MAX} times nginx's ({section.title})"
+            found.append(limit(promise, ratio(node, nginx) if node and nginx else None, LARGE_RATIO_MAX, "times"))
+        if section.title == BESIDE:
+            promise = f"p99 of {BESIDE} at most {BESIDE_P99_MAX_US / 1000:.0f} ms"
+            slowest = spread([one.p99_us for one in node.samples]) if node else None
+            found.append(limit(promise, slowest, BESIDE_P99_MAX_US, "us"))
         if section.title == ONE_CORE:
             promise = f"p50 at one connection raised by less than {ADDED_P50_MAX_US / 1000} ms"
             found.append(limit(promise, added(node, direct) if node and direct else None, ADDED_P50_MAX_US, "us"))
