@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.protocol.approvals.digests import shown_digest
-from interlock.protocol.jsontext.display import COMPARED_MAX, cut_lines, differences, layout_lines, plain
+from interlock.protocol.jsontext.display import COMPARED_MAX, differences, layout_lines, plain
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -97,11 +97,6 @@ def test_very_long_texts_are_shown_one_after_the_other() -> None:
     shown = differences(before, b"[1]")
     assert sum(line.startswith("- ") for line in shown) == len(layout_lines(before))
     assert shown[-3:] == ["+ [", "+   1", "+ ]"]
-
-
-def test_what_is_left_out_is_counted() -> None:
-    assert cut_lines(["a", "b", "c"], 2) == ["a", "b", "... and 1 more lines"]
-    assert cut_lines(["a", "b"], 2) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, FakeApprovals
 from fake_node import FakeOperations, FakePublicDoor, tool
+from msgspec import Raw
 from program import PATIENCE_S, Inline, Interlock
 
 from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.digests import signed_digest
-from interlock.protocol.ax.confirmation.held_call import CONFIRMATION
+from interlock.protocol.ax.confirmation.held_call import CONFIRMATION, call_digest
 from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, judge_confirmation
 from interlock.protocol.ax.registration.authority import Anchor
 from interlock.protocol.jose.public_key import read_key_untrusted
@@ -108,7 +109,7 @@ def test_where_nobody_could_approve_the_preview_says_what_to_do(inline: Inline, 
 
 def test_a_changed_definition_is_shown_as_what_changed(inline: Inline, inbox: FakeApprovals) -> None:
     done = inline("approvals", "show", "7e57c")
-    body = done.out.partition("what changed")[2]
+    body = done.out.partition("what the server says now")[2]
     assert '-   "description": "Reads."' in body
     assert '+   "description": "Reads, and sends."' in body
     assert "nothing is called" in done.out
@@ -233,6 +234,51 @@ def test_whoever_is_asked_and_does_not_agree_leaves_it_waiting(
 ) -> None:
     assert on_terminal(interlock, typed, "approve", "3f9c") == code
     assert len(inbox.decided) == decisions
+
+
+@pytest.fixture
+def long_call(inbox: FakeApprovals) -> FakeApprovals:
+    """Behind more than anybody reads stands what the call is about."""
+    params = json.dumps({"rows": [{"n": one} for one in range(2000)], "note": "x" * 900, "recursive": True}).encode()
+    one = inbox.all[0]
+    digest = call_digest(
+        params,
+        aggregator_id=OWN_ID,
+        tool=one["tool"],
+        route=one["route"],
+        caller=one["requested_by"],
+        tool_digest=one["tool_digest"],
+    )
+    inbox.all[0] = {**one, "params": Raw(params), "digest": digest}
+    return inbox
+
+
+def test_long_arguments_are_folded_and_no_key_is_hidden(inline: Inline, long_call: FakeApprovals) -> None:
+    done = inline("approvals", "show", "3f9c", COLUMNS="200")
+    assert "long values are folded" in done.out
+    for part in ('"recursive": true', '"n": <2000 x other value', '"note": <text, 902 characters>', '"rows": <list'):
+        assert part in done.out
+    assert len(done.lines) < 40
+
+
+@pytest.mark.parametrize(("typed", "code", "decisions"), [("y\nn\n", 3, 0), ("y\ny\n", 0, 1), ("n\n", 3, 0)])
+def test_whoever_approves_what_was_folded_is_asked_again(
+    interlock: Interlock, long_call: FakeApprovals, key: str, typed: str, code: int, decisions: int
+) -> None:
+    assert on_terminal(interlock, typed, "approve", "3f9c") == code
+    assert len(long_call.decided) == decisions
+
+
+def test_what_the_server_claims_is_told_as_its_word_and_the_operators_is_not(
+    inline: Inline, inbox: FakeApprovals
+) -> None:
+    said = " ".join(inline("approvals", "show", "3f9c", COLUMNS="200").out.split())
+    assert "the server says that it changes something and cannot be undone" in said
+    assert "the server says: mutable true" in said
+    inbox.all[0]["factors"] = ["classified_here"]
+    said = " ".join(inline("approvals", "show", "3f9c", COLUMNS="200").out.split())
+    assert "as configured here, it changes something and cannot be undone" in said
+    assert "the server says" not in said
 
 
 def test_watching_tells_each_one_when_it_comes_or_changes(interlock: Interlock, inbox: FakeApprovals) -> None:

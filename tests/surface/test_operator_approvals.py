@@ -303,6 +303,39 @@ async def test_a_browser_gets_a_page_that_shows_the_call_and_nothing_a_caller_wr
         assert OPERATOR not in page.text
 
 
+async def test_long_arguments_are_folded_with_every_key_and_approving_them_takes_a_second_word(tmp_path: Path) -> None:
+    rows = [{"n": one} for one in range(9000)]
+    params = json.dumps({"rows": rows, "recursive": True}).encode()
+    async with door_at(tmp_path) as door:
+        raised = await door.desk.raised(params=Raw(params))
+        page = unescape((await door.ask("GET", f"/approvals/{raised.id}", headers=BROWSER)).text)
+        assert '"recursive": true' in page
+        assert '"n": <9000 x other value' in page
+        assert page.count('name="folded" value="yes" required') == page.count('value="approve"') > 0
+        own = FORM | {"sec-fetch-site": "same-origin"}
+        content = f"decision=approve&proof={signed(raised.id, 'd1')}".encode()
+        refused = await door.ask("POST", f"/approvals/{raised.id}", content=content, headers=own)
+        assert (refused.status_code, refused.json()["error"]) == (409, "folded")
+        assert len(door.desk.inbox.waiting()) == 1
+        taken = await door.ask("POST", f"/approvals/{raised.id}", content=content + b"&folded=yes", headers=own)
+        assert taken.status_code == 303
+
+
+async def test_the_page_says_whose_word_the_effect_is(tmp_path: Path) -> None:
+    async with door_at(tmp_path) as door:
+        capability = {"mutable": True, "reversible": False}
+        for n, (factors, said) in enumerate(
+            (
+                ((), "The server says that it changes something"),
+                (("classified_here",), "As configured here, it changes"),
+            )
+        ):
+            raised = await door.desk.raised(capability=capability, factors=factors, digest=f"whose{n}")
+            page = (await door.ask("GET", f"/approvals/{raised.id}", headers=BROWSER)).text
+            assert said in page
+            assert ("<th>The server says" in page) is (factors == ())
+
+
 async def test_the_page_of_all_that_waits_holds_no_arguments(tmp_path: Path) -> None:
     async with door_at(tmp_path) as door:
         raised = await door.desk.raised()

@@ -63,6 +63,9 @@ class DecideApprovalForm(Decide, frozen=True, kw_only=True):
     """A decision on an approval, as the page sends it."""
 
     proof: Annotated[str | None, Meta(description="The proof as text.")] = None
+    folded: Annotated[
+        Literal["yes"] | None, Meta(description="yes: also what the page folded, and did not show in full.")
+    ] = None
 
 
 class TrustDriver(RequestBody, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ def test_what_passes_and_what_is_held(node: RunningNode) -> None:
         11: "pass",
         12: "later",
     }
-    assert held[10] == ("hold", "it cannot be undone; proof by ada")
+    assert held[10] == ("hold", "the server says: irreversible; proof by ada")
     assert (held[7][0], held[11][0]) == ("later", "later")
     assert silent[10] == ("hold", "no operator has said yet what it does: the first call asks")
 

@@ -4,12 +4,14 @@ Values only. Times are UNIX seconds. What a record may become is said in `state`
 """
 
 import enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from interlock.protocol.approvals.state import LIVE, Status
+
+CLASSIFIED: Final = "classified_here"  # a factor of a call: its class is the word of this node's operator
 
 
 class Kind(enum.Enum):

@@ -1,13 +1,12 @@
 """JSON from elsewhere as a person reads it before deciding: laid out, and not one character other than it is.
 
 Numbers keep their digits, strings their escapes. What could make a line read differently from what it holds (control
-and direction marks, other spaces, what no font shows) stands as its escape. Lines that are too many are counted, never
-dropped in silence.
+and direction marks, other spaces, what no font shows) stands as its escape. What is too long for this is folded
+(`folding`), never dropped.
 """
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
@@ -79,12 +78,6 @@ def differences(before: bytes, after: bytes) -> list[str]:
         return [*(f"- {line}" for line in old), *(f"+ {line}" for line in new)]
     told = islice(difflib.unified_diff(old, new, lineterm="", n=2), 3, None)  # two heads, and where the first part is
     return [f"{line[0]} {line[1:]}" if line[0] in "+- " else "..." for line in told]
-
-
-def cut_lines(lines: Iterable[str], most: int) -> list[str]:
-    """The first so many, and how many more there are."""
-    kept = list(lines)
-    return kept if len(kept) <= most else [*kept[:most], f"... and {len(kept) - most} more lines"]
 
 
 def _closes_at_once(text: str, position: int) -> bool:

@@ -143,6 +143,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     gated: bool = False  # as listed: here or by a hop below
     gate: GateRule | None = None  # what a call meets before it is sent, or instead of the tool's own answer
     is_open: bool = False  # neither server nor operator says whether it changes anything
+    is_classified: bool = False  # what it does is this node's operator's word, not its server's
     is_unaccepted: bool = False  # its server claims less than what was accepted, which does not count yet
     timeout_s: float | None = None
     scope: str = "read"
@@ -462,6 +463,7 @@ class _LinkItemsBuilder:
             gated=gated,
             gate=gate_of(hold, relays=self._offer.is_aggregator and (told.gated or irreversible), by_contract=asked),
             is_open=is_open,
+            is_classified=ruling is not None or self._reclassify(original, rule),
             is_unaccepted=accepted is not None,
             timeout_s=timeout_s(capability, told.hops),
             scope=scope.value,

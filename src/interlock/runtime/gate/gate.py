@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.protocol.approvals.approval import Approval, Kind, Source
+from interlock.protocol.approvals.approval import CLASSIFIED, Approval, Kind, Source
 from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.ax.capability import as_object
 from interlock.protocol.ax.confirmation.held_call import call_digest
@@ -222,6 +222,7 @@ class Gate:
             tool_digest=route.digest,
             nonce=secrets.token_urlsafe(NONCE_BYTES),
             reason=hold_reason(route),
+            factors=(CLASSIFIED,) if route.is_classified and not definition else (),
         )
 
     def _is_still_good(self, approval: Approval) -> bool:
@@ -361,7 +362,7 @@ def hold_reason(route: Route) -> str:
     if _is_open(route):
         return "its server does not say whether the tool changes anything"
     if route.irreversible:
-        return "it cannot be undone"
+        return "it cannot be undone" if route.is_classified else "the server says: irreversible"
     return (
         "its contract asks for every call"
         if route.gate is not None and route.gate.by_contract

@@ -24,7 +24,7 @@ from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 from interlock.runtime.approvals.views import Ambiguous, ApprovalViews
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.surface.operator import error_cases
-from interlock.surface.operator.approvals_page import approval_page, approvals_page, missing_page
+from interlock.surface.operator.approvals_page import approval_page, approvals_page, missing_page, shown
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.parameters import ChoiceParameter, TextParameter
 from interlock.surface.operator.requests import FORM, RejectedRequest, form_body, json_body, media_type, wants_page
@@ -100,21 +100,19 @@ async def decide_approval(exchange: OperatorExchange[None]) -> Approval | Respon
 
 async def _decide(exchange: OperatorExchange[None]) -> Approval | Response:
     request, approvals = exchange.request, exchange.operations.approvals
-    by_form = media_type(request) == FORM
-    wanted = (
-        _from_form(await form_body(request, DecideApprovalForm))
-        if by_form
-        else await json_body(request, DecideApproval)
-    )
+    form = await form_body(request, DecideApprovalForm) if media_type(request) == FORM else None
+    wanted = await json_body(request, DecideApproval) if form is None else _from_form(form)
     if exchange.roles.isdisjoint((OPERATOR, ADMIN)):
         raise RejectedRequest(403, "role_required", "this credential may look and not decide; use one of an operator's")
     found = _find(approvals, exchange.path("id"))
     if wanted.decision == "approve" and found.requires == Requires.ROLE.value and OPERATOR not in exchange.roles:
         raise RejectedRequest(403, "role_required", "to approve this takes an operator's token")
+    if form is not None and wanted.decision == "approve" and form.folded is None and shown(found).is_folded:
+        raise RejectedRequest(409, "folded", "the page folded parts of it; approve those too, or read them first")
     decided = await _record_decision(approvals, found.id, wanted, exchange.principal)
     if isinstance(decided, Fault):
         raise _rejection(decided, exchange.path("id"))
-    return RedirectResponse(f"{PATH}/{decided.id}", 303) if by_form else decided
+    return RedirectResponse(f"{PATH}/{decided.id}", 303) if form is not None else decided
 
 
 ENDPOINTS = (
@@ -156,6 +154,7 @@ ENDPOINTS = (
             error_cases.ANSWER_NEEDED,
             error_cases.SELF_APPROVAL,
             error_cases.BAD_ORIGIN,
+            error_cases.FOLDED,
             error_cases.PROOF_INVALID,
             error_cases.PROOF_REQUIRED,
             error_cases.NOT_FOUND,

@@ -13,10 +13,13 @@ import msgspec
 from starlette.responses import Response
 
 from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary, Decision
-from interlock.protocol.jsontext.display import cut_lines, differences, layout_lines
+from interlock.protocol.approvals.approval import CLASSIFIED
+from interlock.protocol.approvals.preview import shown_params
+from interlock.protocol.jsontext.folding import Shown
 from interlock.surface.operator.pages import page, text
 
-LINES_MAX: Final = 2000  # shown of arguments or a definition
+LINES_MAX: Final = 2000  # of arguments or a definition; longer ones are folded
+CHARS_MAX: Final = 100_000
 OPEN: Final = ("pending", "approved")
 _RAN: Final = ("used", "done", "failed")
 
@@ -32,12 +35,19 @@ _STATES: Final = {
     "expired": "expired; nothing ran",
     "void": "void; nothing ran",
 }
+_AGAIN: Final = (
+    '<label><input type="checkbox" name="folded" value="yes" required>'
+    " Parts are folded: I approve also what I have not seen</label>"
+)
 _NEXT: Final = {
     "approved": "The same call by {by} runs once now. You need not do anything else.",
     "denied": "Nothing ran. The caller is told so.",
     "expired": "The caller may ask again.",
     "void": "The caller may ask again.",
 }
+_FOLDED: Final = (
+    "Long values are folded to their sizes; every key is shown. interlock approvals show ID --json has everything."
+)
 _ALL: Final = '<nav><a href="/approvals">All that waits</a></nav>'
 
 
@@ -76,24 +86,19 @@ def missing_page(message: str, status: int) -> Response:
     return page("No such approval", f"<h1>No such approval</h1><p>{text(message)}</p>{_ALL}", status=status)
 
 
-def effect(capability: dict[str, Any] | None) -> str:
+def effect(capability: dict[str, Any] | None, *, is_classified: bool = False) -> str:
+    """`is_classified`: this node's operator says so; else the server does."""
     if not capability:
         return "Its effects are not declared."
+    whose = "As configured here, it" if is_classified else "The server says that it"
     if capability.get("mutable") is False:
-        return "It changes nothing."
+        return f"{whose} changes nothing."
     undone = "can be undone" if capability.get("reversible") is True else "cannot be undone"
-    return f"It changes something that {undone}."
+    return f"{whose} changes something that {undone}."
 
 
-def shown_params(params: bytes, kind: str) -> list[str]:
-    """The arguments of a call, whatever they look like; of a changed definition, what changed."""
-    try:
-        change = msgspec.json.decode(params, type=dict[str, msgspec.Raw]) if kind == "definition" else {}
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        change = {}
-    if change.keys() == {"before", "after"}:
-        return cut_lines(differences(bytes(change["before"]), bytes(change["after"])), LINES_MAX)
-    return cut_lines(layout_lines(params), LINES_MAX)
+def shown(one: Approval) -> Shown:
+    return shown_params(bytes(one.params), one.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
 
 
 def _title(one: Approval) -> str:
@@ -112,7 +117,7 @@ def _heading(one: Approval) -> str:
 def _effect(one: Approval) -> str:
     if one.kind == "definition":
         return ""
-    words = effect(one.capability)
+    words = effect(one.capability, is_classified=CLASSIFIED in one.factors)
     is_grave = "cannot" in words and one.status in OPEN
     return f'<p class="effect{" grave" if is_grave else ""}">{text(words)}</p>'
 
@@ -122,14 +127,15 @@ def _error(error: str | None) -> str:
 
 
 def _what(one: Approval) -> str:
-    heads = {"call": "With these arguments", "definition": "As its server defines it"}
+    heads = {"call": "With these arguments", "definition": "The server says"}
     if one.source == "drivers":
         heads["definition"] = "As its files declare it"
     head = f"<h2>{heads.get(one.kind, 'With')}</h2>"
     if bytes(one.params) == b"null":
         return "<p>The arguments are erased.</p>" if one.status not in OPEN else f"{head}<p>There are none.</p>"
-    lines = "\n".join(shown_params(bytes(one.params), one.kind))
-    return f"{head}<pre>{escape(lines)}</pre>"
+    told = shown(one)
+    folded = f'<p class="error">{text(_FOLDED)}</p>' if told.is_folded else ""
+    return f"{head}{folded}<pre>{escape(chr(10).join(told.lines))}</pre>"
 
 
 def _after(one: Approval) -> str:
@@ -149,7 +155,7 @@ def _facts(one: Approval) -> str:
         ("Agent", one.agent),
         ("Tool", one.tool),
         ("Route", " / ".join(one.route)),
-        ("Capability", _capability(one.capability)),
+        ("Capability" if CLASSIFIED in one.factors else "The server says", _capability(one.capability)),
         ("Why you are asked", one.reason),
         ("Asked at", one.created_at),
         ("May approve", _approvers(one)),
@@ -169,7 +175,7 @@ def _decide(one: Approval) -> str:
     )
     if one.status == "approved":
         return f'<section class="box"><h2>Changed your mind?</h2><div class="buttons">{deny}</div></section>'
-    choice = _choice(one.answers)
+    choice = _choice(one.answers) + (_AGAIN if shown(one).is_folded else "")
     if one.requires == "role":
         approve = (
             f'<form method="post" action="{action}"><input type="hidden" name="decision" value="approve">{choice}'

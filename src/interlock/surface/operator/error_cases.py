@@ -29,6 +29,7 @@ BAD_HOST = ErrorCase("bad_host", 409, "not the name of a host")
 BAD_ORIGIN = ErrorCase("bad_origin", 403, "a form that is not from the endpoint's own page")
 BAD_SECRET_NAME = ErrorCase("bad_secret_name", 409, "a secret cannot have this name")
 BAD_TOKEN_NAME = ErrorCase("bad_token_name", 409, "a token cannot have this name")
+FOLDED = ErrorCase("folded", 409, "the page showed some values by their size alone, and was not told to go on")
 CHANGED = ErrorCase("changed", 409, "the files are others than those that were shown")
 CLASSIFIED = ErrorCase("classified", 409, "it is known already what the tool does")
 CONFIRMATION_OVER = ErrorCase(

@@ -8,17 +8,21 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Raw
 from rich.text import Text
 
 from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
-from interlock.protocol.jsontext.display import cut_lines, differences, layout_lines, plain
+from interlock.protocol.approvals.approval import CLASSIFIED
+from interlock.protocol.approvals.preview import maybe_change, shown_params
+from interlock.protocol.jsontext.display import plain
+from interlock.protocol.jsontext.folding import Shown
 from interlock.surface.cli.render.columns import in_columns
 from interlock.surface.cli.render.link import labelled_lines
 from interlock.surface.cli.terminal.text import duration, local_time
 
 SHORT_ID: Final = 8
-LINES_MAX: Final = 200  # of arguments or a definition; --json has all
+LINES_MAX: Final = 200  # of arguments or a definition; longer ones are folded, and --json has all
+CHARS_MAX: Final = 20_000
+FOLDED: Final = "long values are folded to their sizes; every key is shown; --json has everything"
 
 _STYLES: Final = {"pending": "yellow", "approved": "green", "done": "green", "used": "cyan"}
 _DIFF_STYLES: Final = {"+": "green", "-": "red"}
@@ -64,7 +68,8 @@ def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
         lines += labelled_lines("route", plain((" -> " if ascii_only else " → ").join(one.route)), width)
     if one.capability:
         said = ", ".join(f"{key} {msgspec.json.encode(value).decode()}" for key, value in one.capability.items())
-        lines += labelled_lines("capability", plain(said), width)
+        whose = "" if CLASSIFIED in one.factors else "the server says: "
+        lines += labelled_lines("capability", plain(whose + said), width)
     if one.status in ("pending", "approved"):
         lines += labelled_lines("left", time_left(one), width)
     if one.status == "pending":
@@ -91,8 +96,19 @@ def _happens(one: Approval) -> str:
         (False, True): "changes nothing",
         (True, True): "changes something that can be undone",
     }.get((_is(one, "mutable"), _is(one, "reversible")), "changes something and cannot be undone")
-    known = "" if one.capability else "; the tool's effects are not declared"
-    return f"exactly this call runs once: it {effect}{known}"
+    if not one.capability:
+        return "exactly this call runs once; what the tool changes is not declared"
+    whose = "as configured here, it" if CLASSIFIED in one.factors else "the server says that it"
+    return f"exactly this call runs once; {whose} {effect}"
+
+
+def is_folded(one: Approval) -> bool:
+    """Whether the preview shows some values by their size alone."""
+    return _shown(one).is_folded
+
+
+def _shown(one: Approval) -> Shown:
+    return shown_params(bytes(one.params), one.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
 
 
 def _is(one: Approval, key: str) -> bool:
@@ -111,22 +127,20 @@ def _content(one: Approval, width: int) -> list[Text]:
     if raw == b"null":
         gone = one.status not in ("pending", "approved")
         return [Text(), Text("  the arguments are erased" if gone else "  no arguments", style="dim")]
-    change = _maybe_change(raw) if one.kind == "definition" else None  # arguments may look like one
-    if change is not None:
-        told = cut_lines(differences(*change), LINES_MAX)
-        body = [_wrapped_lines(line, width, _DIFF_STYLES.get(line[:1], "")) for line in told]
-        return [Text(), Text("  what changed", style="dim"), *(part for one_line in body for part in one_line)]
-    head = "  its definition" if one.kind == "definition" else "  arguments"
-    lines = [_wrapped_lines(line, width, "") for line in cut_lines(layout_lines(raw), LINES_MAX)]
-    return [Text(), Text(head, style="dim"), *(part for one_line in lines for part in one_line)]
+    shown = _shown(one)
+    is_change = one.kind == "definition" and maybe_change(raw) is not None  # arguments may look like one
+    styles = _DIFF_STYLES if is_change else {}
+    body = [part for line in shown.lines for part in _wrapped_lines(line, width, styles.get(line[:1], ""))]
+    folded = [Text(f"  {FOLDED}", style="yellow")] if shown.is_folded else []
+    return [Text(), Text(f"  {_head(one, is_change)}", style="dim"), *folded, *body]
 
 
-def _maybe_change(raw: bytes) -> tuple[bytes, bytes] | None:
-    try:
-        members = msgspec.json.decode(raw, type=dict[str, Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return (bytes(members["before"]), bytes(members["after"])) if members.keys() == {"before", "after"} else None
+def _head(one: Approval, is_change: bool) -> str:
+    if one.kind != "definition":
+        return "arguments"
+    if one.source == "drivers":
+        return "what changed" if is_change else "its files"
+    return "what the server says now, and said before" if is_change else "the server says"
 
 
 def _wrapped_lines(line: str, width: int, style: str) -> list[Text]:

@@ -104,8 +104,11 @@ def _ask(one: "Approval", said: str | None) -> None:
             "there is no terminal to confirm on, and nothing was approved",
             hint="run it on a terminal, or with --yes after interlock approvals show",
         )
+    from interlock.surface.cli.render.approval import is_folded
+
     what = f"Approve it as {said}?" if said in CLASSES else "Approve it?"
-    if not typer.confirm(what, err=True):
+    again = "Parts of it are folded. Approve also what you have not seen?"
+    if not typer.confirm(what, err=True) or (is_folded(one) and not typer.confirm(again, err=True)):
         raise Waits("not_decided", "nothing was decided; it still waits", hint=f"interlock deny {one.id[:8]} says no")
 
 

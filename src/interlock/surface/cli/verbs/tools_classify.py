@@ -88,6 +88,7 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     from interlock.operator_api.approvals import Approval
     from interlock.operator_api.requests import DecideApproval
     from interlock.surface.cli.keys.sign_decision import prove
+    from interlock.surface.cli.render.approval import is_folded
     from interlock.surface.cli.terminal.text import one_line
     from interlock.surface.cli.verbs.approvals import draw_preview
     from interlock.surface.cli.verbs.approve import CLASSES
@@ -98,6 +99,8 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     one = answer.as_(Approval)
     draw_preview(invocation, answer)
     said = _ask_class(f"What is {one_line(one.tool)}? {', '.join(one.answers)}, {SKIP}", (*one.answers, SKIP))
+    if said != SKIP and is_folded(one) and not typer.confirm("Parts of it are folded. Say so all the same?", err=True):
+        said = SKIP
     if said == SKIP:
         out.line(f"{one_line(one.tool)} waits: interlock approvals")
         return

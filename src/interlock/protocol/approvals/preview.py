@@ -1,0 +1,23 @@
+"""What a person is shown of an approval's params before deciding: the arguments of a call, or a definition."""
+
+import msgspec
+
+from interlock.protocol.approvals.approval import Kind
+from interlock.protocol.jsontext.folding import Shown, fold, fold_differences
+
+
+def shown_params(params: bytes, kind: str, *, lines_max: int, chars_max: int) -> Shown:
+    """The arguments of a call, whatever they look like; of a changed definition, what changed."""
+    change = maybe_change(params) if kind == Kind.DEFINITION.value else None
+    if change is not None:
+        return fold_differences(*change, lines_max=lines_max, chars_max=chars_max)
+    return fold(params, lines_max=lines_max, chars_max=chars_max)
+
+
+def maybe_change(params: bytes) -> tuple[bytes, bytes] | None:
+    """What a definition was and is, where it changed."""
+    try:
+        members = msgspec.json.decode(params, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return (bytes(members["before"]), bytes(members["after"])) if members.keys() == {"before", "after"} else None
