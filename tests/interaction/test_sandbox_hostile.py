@@ -2,13 +2,14 @@
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.harness import RunningNode, running_node
-from tests.servers.caging import GREETING, Outside, attempt, hostile, needs_sandbox, outside
+from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.servers.caging import GREETING, HOSTILE, Outside, attempt, hostile, needs_sandbox, outside
 
 pytestmark = needs_sandbox
 
@@ -134,3 +135,22 @@ def test_listings_say_who_is_in_a_sandbox(scene: Scene) -> None:
     assert [scene.node.link(one)["sandbox"] for one in ("free", "caged")] == [False, True]
     assert "in a sandbox" in scene.node.cli("status", "caged").stdout
     assert "in no sandbox" in scene.node.cli("status", "free").stdout
+
+
+@pytest.mark.req("AIP-security-5")
+def test_a_server_that_could_write_the_program_of_another_is_not_started(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    (workspace / "notes").mkdir(parents=True)
+    script = workspace / "server.py"
+    script.write_bytes(HOSTILE.read_bytes())
+    servers = {
+        "wide": {"command": hostile(), "files": ["."]},
+        "narrow": {"command": hostile(), "files": ["notes"]},
+        "other": {"command": [sys.executable, "server.py"]},
+    }
+    with running_node(tmp_path, servers, "[limits]\nsandbox_processes = 64\n", announced=False) as node:
+        for segment in ("narrow", "other"):
+            node.wait_link(segment, {"state": "ready"})
+        reason = wait_for(lambda: "covers" in (said := str(node.link("wide").get("reason"))) and said)
+        assert f"sandbox_invalid: what it may write covers {script}, a program of other" in reason
+        assert attempt(node, "narrow", "write", str(workspace / "notes" / "mine"))["done"]

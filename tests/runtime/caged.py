@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from interlock.config.plan import SandboxPlan
+from interlock.config.plan import LimitsPlan, SandboxPlan, ServerPlan
 from interlock.process.child import Child
 from interlock.process.stderr import StderrRing
 from interlock.runtime.base.clock import SystemClock
@@ -34,7 +34,7 @@ class Ended(msgspec.Struct, frozen=True):
 class House:
     """A user's home, a workspace and a data folder, and the sandboxes of a node that would live there."""
 
-    def __init__(self, folder: Path, packages: Path | None = None) -> None:
+    def __init__(self, folder: Path, packages: Path | None = None, **limits: int) -> None:
         """`packages`: where those in the data folder are, if that is a link."""
         self.home, self.workspace, self.state = folder / "home", folder / "workspace", folder / "state"
         for each in (self.home, self.workspace, self.state):
@@ -42,12 +42,15 @@ class House:
         if packages is not None:
             (self.state / "packages").symlink_to(packages)
         self.records: list[Entry] = []
+        self.servers: list[ServerPlan] = []
         self.sandboxes = Sandboxes(
             state=self.state,
             workspace=self.workspace,
             user_home=self.home,
             clock=SystemClock(),
             record=self.records.append,
+            limits=lambda: LimitsPlan(**limits),
+            servers=lambda: self.servers,
         )
 
     def plan(self, **policy: Any) -> SandboxPlan:

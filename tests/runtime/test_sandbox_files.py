@@ -8,12 +8,14 @@ import platform
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interaction.harness import wait_for
 from tests.runtime.caged import House
 from tests.servers.caging import marked, needs_sandbox
 
+from interlock.config.plan import ServerPlan, Spawn
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.seccomp import seccomp_filter
 
@@ -350,7 +352,7 @@ def test_a_filter_is_made_for_machines_that_are_known() -> None:
     for machine in ("x86_64", "aarch64", "riscv64"):
         made = seccomp_filter(machine)
         assert made is not None
-        assert len(made) == 8 * 12
+        assert len(made) == 8 * 15
 
 
 async def test_what_is_not_declared_is_read_only_and_bounded(house: House) -> None:
@@ -445,3 +447,37 @@ async def test_an_installed_package_is_seen_whole_also_where_the_data_folder_is_
     house = House(tmp_path, packages=tmp_path / "elsewhere")
     ended = await house.run(house.plan(), sys.executable, str(tool / "bin" / "run"))
     assert ended.said == "lib/data"
+
+
+@pytest.mark.req("AIP-security-5")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("PYTHON", "tools/server.py"),
+        ("tools/run",),
+        ("tools/linked",),
+        ("PYTHON", "-m", "package.main"),
+        ("PYTHON", "-u", "outside/linked.py"),
+    ],
+    ids=["script", "program", "link", "module", "script behind a link"],
+)
+async def test_no_sandbox_writes_the_program_of_another_server(house: House, tmp_path: Path, command: Any) -> None:
+    filled(house.workspace, "tools/server.py", "tools/run", "package/main.py", "notes/a")
+    (house.workspace / "tools" / "linked").symlink_to("/bin/true")
+    (house.workspace / "outside").symlink_to(tmp_path)
+    (tmp_path / "linked.py").symlink_to(house.workspace / "tools" / "server.py")
+    argv = tuple(sys.executable if word == "PYTHON" else word for word in command)
+    house.servers.append(ServerPlan(segment="other", reach=Spawn(command=argv, cwd=house.workspace)))
+    with pytest.raises(SandboxFailed, match=r"sandbox_invalid: what it may write covers .*, a program of other"):
+        await house.run(house.plan(write=(house.workspace,)), "true")
+    assert await house.python(house.plan(read=(house.workspace,), write=(house.workspace / "notes",)), "tell(1)") == 1
+    house.servers[0] = ServerPlan(segment="one", reach=house.servers[0].reach)  # its own it may
+    assert await house.python(house.plan(write=(house.workspace,)), "tell(1)") == 1
+
+
+async def test_no_sandbox_has_io_uring(house: House) -> None:
+    text = (
+        "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
+        "tell([libc.syscall(each, 0, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() for each in (425, 426, 427)])"
+    )
+    assert await house.python(house.plan(), text) == [errno.EPERM] * 3

@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.caged import House
 from tests.servers.caging import needs_sandbox
 
-from interlock.runtime.sandbox.limits import descendants, usage
+from interlock.runtime.sandbox.limits import descendants, disk_mb, usage
 
 pytestmark = needs_sandbox
 
@@ -51,6 +51,51 @@ async def test_a_server_that_takes_more_processor_time_than_its_limit_is_ended(h
     assert free.said == 1
 
 
+@pytest.mark.parametrize("way", ["processes", "threads", "orphans"])
+async def test_a_server_that_starts_ever_more_is_ended(tmp_path: Path, way: str) -> None:
+    one = {
+        "processes": "os.fork() or time.sleep(60)",
+        "threads": "threading.Thread(target=time.sleep, args=(60,)).start()",
+        "orphans": "os.fork() or (os.fork() and os._exit(0)) or time.sleep(60)",
+    }[way]
+    text = f"import os, threading, time\nfor _ in range(200): {one}\ntime.sleep(60)"
+    house = House(tmp_path, sandbox_processes=100)
+    ended = await house.run(house.plan(), sys.executable, "-c", text)
+    assert ended.reason == (
+        "had more processes and threads than its limit of 100 (limits.sandbox_processes) and was ended"
+    )
+
+
+async def test_memory_has_a_limit_that_nobody_declared_and_a_declared_one_goes_before_it(tmp_path: Path) -> None:
+    house = House(tmp_path, sandbox_memory_mb=64)
+    ended = await house.run(house.plan(), sys.executable, "-c", PRELUDE + HOLD, "120", "20")
+    assert ended.reason == "used more memory than its limit of 64 MB (memory_mb) and was ended"
+    ended = await house.run(house.plan(memory_mb=300), sys.executable, "-c", PRELUDE + HOLD, "120", "1.5")
+    assert (ended.reason, ended.said) == ("exited with code 0", 1)
+
+
+@pytest.mark.parametrize("where", ["HOME", "TMPDIR"])
+async def test_a_server_that_fills_the_disk_is_ended(tmp_path: Path, where: str) -> None:
+    house = House(tmp_path, sandbox_disk_mb=16)
+    text = (
+        "import os, time\nfor each in range(24):\n"
+        f"    open(os.environ[{where!r}] + f'/{{each}}', 'wb').write(os.urandom(1 << 20))\ntime.sleep(60)"
+    )
+    ended = await house.run(house.plan(), sys.executable, "-c", text)
+    assert ended.reason.startswith("kept more than its limit of 16 MB (limits.sandbox_disk_mb) in ")
+
+
+def test_what_lies_on_the_disk_is_counted_without_following_links(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    (inside / "deep").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "much").write_bytes(os.urandom(8 << 20))
+    (inside / "link").symlink_to(outside)
+    (inside / "deep" / "some").write_bytes(os.urandom(2 << 20))
+    assert 2 <= disk_mb(inside) < 3
+    assert disk_mb(tmp_path / "none") == 0
+
+
 async def test_what_a_process_uses_is_seen_with_what_it_started() -> None:
     text = "import subprocess, sys; held = b'x' * (50 * 1024 * 1024); print(flush=True); sys.stdin.read()"
     shell = f'"{sys.executable}" -c "{text}"; true'
@@ -65,6 +110,7 @@ async def test_what_a_process_uses_is_seen_with_what_it_started() -> None:
         seen = usage(process.pid)
         assert 50 < seen.memory_mb < 120
         assert seen.cpu_ms >= 0
+        assert seen.processes == 1
         assert process.pid in list(descendants(os.getpid()))
     finally:
         process.stdin.close()

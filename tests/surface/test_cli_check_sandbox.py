@@ -47,6 +47,20 @@ def test_it_says_who_is_in_a_sandbox_and_which_files_are_missing(inline: Inline,
     assert (warning["key"], warning["message"]) == ("servers.filed.files[1]", f"there is no {config.parent / 'gone'}")
 
 
+@needs_sandbox
+def test_it_says_that_a_server_could_write_the_program_of_another(inline: Inline, config: Path) -> None:
+    script = config.parent / "server.py"
+    script.write_text("")
+    config.write_text(
+        '[servers.filed]\ncommand = "true"\nfiles = ["."]\n[servers.other]\ncommand = "python3"\nargs = ["server.py"]\n'
+    )
+    (warning,) = inline("check", str(config), "--json").json["warnings"]
+    assert (warning["key"], warning["message"]) == (
+        "servers.filed.files",
+        f"it could write {script}, a program of other, and is not started",
+    )
+
+
 @pytest.fixture
 def no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     find = shutil.which

@@ -433,6 +433,24 @@ _LIMITS = keys_of(
         example=256,
         help="How many calls may wait for servers at once.",
     ),
+    Key(
+        name="sandbox_memory_mb",
+        kind=Whole(low=16, high=1024**2),
+        example=1024,
+        help="How much memory all processes in one sandbox may use, unless a driver's runner says it.",
+    ),
+    Key(
+        name="sandbox_processes",
+        kind=Whole(low=16, high=1_000_000),
+        example=256,
+        help="How many processes and threads may run in one sandbox.",
+    ),
+    Key(
+        name="sandbox_disk_mb",
+        kind=Whole(low=16, high=1024**2),
+        example=512,
+        help="How much a sandboxed server may keep in its own home, temporary files included.",
+    ),
 )
 
 _STORE = keys_of(

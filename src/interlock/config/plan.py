@@ -286,6 +286,10 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
 class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes: int = 16 * 1024 * 1024
     calls_in_flight: int = 1024
+    # Of each sandbox, unless a driver's runner says how much memory it needs:
+    sandbox_memory_mb: int = 4096
+    sandbox_processes: int = 2048  # and threads
+    sandbox_disk_mb: int = 4096  # in its own home
 
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):

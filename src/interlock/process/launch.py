@@ -63,13 +63,18 @@ def program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> st
 
 
 def missing_script(argv: Sequence[str], cwd: Path | None) -> Path | None:
-    """The script that an interpreter is told to run, if it is not there: `python3 server.py`, `uv run server.py`."""
+    """The script that an interpreter is told to run, if it is not there."""
+    script = maybe_script(argv, cwd)
+    return None if script is None or script.exists() else script
+
+
+def maybe_script(argv: Sequence[str], cwd: Path | None) -> Path | None:
+    """The script that an interpreter is told to run: `python3 server.py`, `uv run server.py`."""
     if _INTERPRETER.fullmatch(Path(argv[0]).name) is None:
         return None
     for argument in argv[1:]:
         if argument in _CODE_FOLLOWS or "://" in argument:
             return None
         if argument.endswith(_SCRIPT_SUFFIXES):
-            script = (cwd or Path()) / argument
-            return None if script.exists() else script
+            return (cwd or Path()) / argument
     return None

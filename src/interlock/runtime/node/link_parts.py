@@ -1,10 +1,11 @@
 """The links of a node: configured servers, subservers that register, children, and what connecting to them takes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from interlock.config.plan import Plan
+from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.runtime.ax.children import ChildSupervisor
 from interlock.runtime.ax.membership_parts import MembershipParts
@@ -14,6 +15,7 @@ from interlock.runtime.base.feed import Feed
 from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.era_memory import EraMemory
+from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.configured_servers import Servers
@@ -31,6 +33,18 @@ class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
     subtree: Feed[tuple[str, ...]]  # the ids of the aggregators below this node
     registrar: Registrar
     children: ChildSupervisor
+
+
+def _started(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerPlan]:
+    """All that the node starts: configured servers and subservers, also before they are, drivers, and the command that
+    tells of approvals."""
+    links = (keeper.link for keeper in keepers.values())
+    commands = {child.segment: child.command for child in plan.ax.children}
+    if plan.approvals.command:
+        commands["approvals"] = plan.approvals.command
+    started = {segment: Spawn(command=command, cwd=plan.workspace) for segment, command in commands.items()}
+    started |= {link.segment: link.reach for link in links if isinstance(link.reach, Spawn)}
+    return [*plan.servers, *(ServerPlan(segment=segment, reach=reach) for segment, reach in started.items())]
 
 
 def make_link_parts(
@@ -57,6 +71,8 @@ def make_link_parts(
             record=stores.recorder.add,
             rules=(*outer_rules(plan.drivers), *files),
             private=private_paths(plan, files),
+            limits=lambda: stores.current.plan.limits,
+            servers=lambda: _started(stores.current.plan, calls.keepers),
         ),
     )
     subtree = Feed[tuple[str, ...]]()

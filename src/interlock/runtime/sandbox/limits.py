@@ -1,8 +1,8 @@
 """Limits of what a sandboxed server uses, all its processes together, and its end when that is too much.
 
 Limits of the kernel's (setrlimit(2)) count one process at a time, and a memory limit of theirs is an error that a
-program may survive, or address space that some runtimes reserve by the gigabyte. So what is really used is looked at a
-few times a second, and only where a limit is declared.
+program may survive, or address space that some runtimes reserve by the gigabyte. So what is really used is looked at
+every second, and a few times a second where a driver declares a limit.
 """
 
 import asyncio
@@ -15,9 +15,13 @@ from typing import Final
 
 import msgspec
 
-from interlock.config.plan import SandboxPlan
+from interlock.config.plan import LimitsPlan, SandboxPlan
 
-LOOK_S: Final = 0.2
+LOOK_S: Final = 0.2  # at limits that are declared
+LOOK_DEFAULT_S: Final = 1.0  # at those that every sandbox has
+LOOK_AT_DISK_S: Final = 2.0
+SHARE: Final = 20  # looks at all sandboxes together take at most one part in so many of a processor
+FILES_MAX: Final = 200_000  # in a home; more is over every limit
 PROCESSES_MAX: Final = 4096  # looked at; a server that forks more than this is found by what it uses
 
 _PROC: Final = Path("/proc")
@@ -28,6 +32,7 @@ _MEMORY = re.compile(rb"^Rss(?:Anon|Shmem):\s*(\d+) kB", re.MULTILINE)
 class Usage(msgspec.Struct, frozen=True):
     memory_mb: float
     cpu_ms: float
+    processes: int  # and threads
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -43,7 +48,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 def usage(pid: int) -> Usage:
     """The usage of all processes below this one."""
-    kilobytes = ticks = 0
+    kilobytes = ticks = tasks = 0
     for each in descendants(pid):
         try:
             kilobytes += sum(map(int, _MEMORY.findall((_PROC / str(each) / "status").read_bytes())))
@@ -52,38 +57,83 @@ def usage(pid: int) -> Usage:
         except OSError:
             continue  # it has ended meanwhile
         ticks += sum(map(int, fields[11:15]))
-    return Usage(kilobytes / 1024, ticks * _TICK_MS)
+        tasks += int(fields[17])
+    return Usage(kilobytes / 1024, ticks * _TICK_MS, tasks)
+
+
+def disk_mb(folder: Path) -> float:
+    """The size of all below, as it lies on the disk; no link is followed. Infinite beyond FILES_MAX."""
+    blocks = files = 0
+    left = [str(folder)]
+    while left:
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    files += 1
+                    if files > FILES_MAX:
+                        return float("inf")
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+                    blocks += entry.stat(follow_symlinks=False).st_blocks
+        except OSError:
+            continue  # it is gone meanwhile
+    return blocks / 2048
 
 
 class Limits:
     """Checks the usage until it is stopped or has ended the server."""
 
-    def __init__(self, plan: SandboxPlan, pid: int, end: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: SandboxPlan, usual: LimitsPlan, count: Callable[[], int], pid: int, end: Callable[[str], None]
+    ) -> None:
+        """`usual`: for what the plan does not say; `count`: of sandboxes in use."""
         self._plan = plan
+        self._count = count
+        self._memory_mb = plan.memory_mb or usual.sandbox_memory_mb
+        self._usual = usual
         self._pid = pid
         self._end = end
+        self._is_declared = plan.memory_mb is not None or plan.cpu_ms is not None
+        self._look_at_disk_at = 0.0
         self._task = asyncio.get_running_loop().create_task(self._look())
 
     def stop(self) -> None:
         self._task.cancel()
 
     async def _look(self) -> None:
-        """A server may have thousands of processes: they are counted aside, and then not as often."""
-        reason = None
+        """A server may have thousands of processes and files: they are counted aside, and then not as often."""
+        reason, took = None, 0.0
         while reason is None:
-            await asyncio.sleep(LOOK_S)
-            began = time.monotonic()
-            reason = self._maybe_over(await asyncio.to_thread(usage, self._pid))
-            await asyncio.sleep(time.monotonic() - began)
+            usual_s = LOOK_DEFAULT_S if not self._is_declared else LOOK_S
+            await asyncio.sleep(max(usual_s, took * SHARE * self._count()))
+            reason, took = await asyncio.to_thread(self._timed_look)
         self._end(reason)
 
-    def _maybe_over(self, used: Usage) -> str | None:
-        memory_mb, cpu_ms = self._plan.memory_mb, self._plan.cpu_ms
-        if memory_mb is not None and used.memory_mb > memory_mb:
-            return f"used more memory than its limit of {memory_mb} MB (memory_mb) and was ended"
+    def _timed_look(self) -> tuple[str | None, float]:
+        began = time.thread_time()
+        return self._maybe_over(), time.thread_time() - began
+
+    def _maybe_over(self) -> str | None:
+        used, usual, cpu_ms = usage(self._pid), self._usual, self._plan.cpu_ms
+        if used.memory_mb > self._memory_mb:
+            return f"used more memory than its limit of {self._memory_mb} MB (memory_mb) and was ended"
         if cpu_ms is not None and used.cpu_ms > cpu_ms:
             return f"used more processor time than its limit of {cpu_ms} ms (cpu_ms) and was ended"
-        return None
+        if used.processes > usual.sandbox_processes:
+            many = usual.sandbox_processes
+            return f"had more processes and threads than its limit of {many} (limits.sandbox_processes) and was ended"
+        return self._maybe_over_disk()
+
+    def _maybe_over_disk(self) -> str | None:
+        now, home, limit_mb = time.monotonic(), self._plan.home, self._usual.sandbox_disk_mb
+        if now < self._look_at_disk_at:
+            return None
+        over = disk_mb(home) > limit_mb
+        took = time.monotonic() - now
+        self._look_at_disk_at = now + max(LOOK_AT_DISK_S, took * SHARE * self._count())
+        if not over:
+            return None
+        return f"kept more than its limit of {limit_mb} MB (limits.sandbox_disk_mb) in {home} and was ended"
 
 
 def _children(pid: int) -> list[int]:

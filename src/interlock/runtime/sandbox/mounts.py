@@ -188,6 +188,16 @@ class View:
             if self._is_shown(place) and not written and place.is_dir():
                 self._put(Kind.HIDDEN, place)
 
+    @property
+    def writes(self) -> bool:
+        """Whether anything of the machine may be written."""
+        return any(mount.kind is Kind.WRITE for mount in self._mounts.values())
+
+    def is_written(self, path: Path) -> bool:
+        """Whether the server may write what is really there."""
+        mount = self._above(path)
+        return mount is not None and mount.kind is Kind.WRITE
+
     def own(self, path: Path) -> None:
         """A folder of the server's own, whatever is denied."""
         self._put(Kind.WRITE, path)

@@ -43,7 +43,7 @@ def package_of(
     """The script or module that an interpreter is told to run, and what stands beside it."""
     for index, argument in enumerate(arguments):
         if argument == "-m" and index + 1 < len(arguments):
-            top = cwd / _MODULE.split(arguments[index + 1])[0]
+            top = module_path(arguments[index + 1], cwd)
             module = top.with_name(top.name + ".py")
             return ProgramFiles((top,) if top.is_dir() else (), (module,) if module.is_file() else ())
         if argument in ("-c", "-e", "--eval", "--"):
@@ -52,6 +52,11 @@ def package_of(
         if not argument.startswith("-") and script.is_file():
             return _package(script, workspace, packages, protected)
     return ProgramFiles((), ())
+
+
+def module_path(name: str, cwd: Path) -> Path:
+    """The top folder of the module that `-m NAME` means; of a single file, without its suffix."""
+    return cwd / _MODULE.split(name)[0]
 
 
 def _package(script: Path, workspace: Path, packages: Sequence[Path], protected: ProtectedPaths) -> ProgramFiles:

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.config.plan import DriversPlan, Plan, SandboxPlan
+from interlock.config.plan import DriversPlan, LimitsPlan, Plan, SandboxPlan, ServerPlan
 from interlock.net.egress_proxy import Egress
 from interlock.process.child import Child
 from interlock.process.launch import child_environment, program
@@ -34,6 +35,7 @@ from interlock.runtime.sandbox.mounts import View, implied_paths, out_of_sight
 from interlock.runtime.sandbox.program_files import ProgramFiles, package_of, program_files
 from interlock.runtime.sandbox.protected_paths import ProtectedPaths
 from interlock.runtime.sandbox.seccomp import seccomp_filter
+from interlock.runtime.sandbox.server_programs import server_programs
 
 log = logging.getLogger("interlock.sandbox")
 
@@ -61,8 +63,11 @@ def _remedy(segment: str, host: str) -> str:
 
 
 def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
-    """Where drivers are declared outside the workspace, and the person's own settings around theirs."""
-    return (*drivers.paths, *((drivers.own.parent,) if drivers.own is not None else ()))
+    """Where drivers are declared outside the workspace, the person's own settings around theirs, and the virtual
+    environment that the node itself runs in."""
+    own = (drivers.own.parent,) if drivers.own is not None else ()
+    environment = (Path(sys.prefix),) if sys.prefix != sys.base_prefix else ()
+    return (*drivers.paths, *own, *environment)
 
 
 def private_paths(plan: Plan, files: Iterable[Path] = ()) -> tuple[Path, ...]:
@@ -91,9 +96,14 @@ class Sandboxes:
         record: Callable[[Entry], None],
         rules: Iterable[Path] = (),
         private: Iterable[Path] = (),
+        limits: Callable[[], LimitsPlan] = LimitsPlan,
+        servers: Callable[[], Iterable[ServerPlan]] = tuple,
     ) -> None:
         """`rules` are files and folders of the operator beside those of the workspace: no sandbox writes them.
-        `private` is what belongs to the node and its operator: none reads it with a folder around it."""
+        `private` is what belongs to the node and its operator: none reads it with a folder around it. `servers` are all
+        that the node starts: none writes the program of another."""
+        self._limits = limits
+        self._servers = servers
         self._workspace = workspace
         # An installer names what it made by its real path, also where the data folder is a link.
         self._packages = tuple(dict.fromkeys((state.absolute() / "packages", _real(state / "packages"))))
@@ -119,7 +129,8 @@ class Sandboxes:
         home = plan.home.absolute()
         self._living[home] += 1
         try:
-            made = await asyncio.to_thread(self._prepare, plan, command, alone=self._living[home] == 1)
+            others = tuple(server for server in self._servers() if not _is_same(server.segment, segment))
+            made = await asyncio.to_thread(self._prepare, plan, command, others, alone=self._living[home] == 1)
         except BaseException:
             self._living[home] -= 1
             raise
@@ -133,9 +144,14 @@ class Sandboxes:
         def on_closed() -> None:
             self._living[home] -= 1
 
-        return Sandbox(segment, plan, made, on_denied, on_closed, stderr)
+        def watch(child: Child) -> Limits:
+            return Limits(plan, self._limits(), self._living.total, child.pid or 0, child.end)
 
-    def _prepare(self, plan: SandboxPlan, command: Command, *, alone: bool) -> "_Prepared":
+        return Sandbox(segment, plan, made, watch, on_denied, on_closed, stderr)
+
+    def _prepare(
+        self, plan: SandboxPlan, command: Command, others: Sequence[ServerPlan], *, alone: bool
+    ) -> "_Prepared":
         """Prepares all that is read from or written to disk. `alone`: no other sandbox uses this home now."""
         tool = bubblewrap()
         home = plan.home.absolute()
@@ -150,6 +166,8 @@ class Sandboxes:
         view.system(plan.programs, any_program=plan.any_program)
         implied = [each for each in implied_paths(arguments, self._protected) if not _is_in(each, package)]
         view.declare(plan, implied if plan.from_arguments else ())
+        if view.writes:
+            _check_programs(view, others)
         for each in (start, *self._named_paths(plan, env["PATH"])):
             view.show_files(program_files(each, env["PATH"], self._protected))
         view.show_package(package)
@@ -210,6 +228,7 @@ class Sandbox:
         segment: str,
         plan: SandboxPlan,
         made: _Prepared,
+        watch: Callable[[Child], Limits],
         denied: Callable[[str, int, str], None],
         closed: Callable[[], None],
         stderr: StderrRing,
@@ -218,6 +237,7 @@ class Sandbox:
         self._closed: Callable[[], None] | None = closed
         self._segment = segment
         self._plan = plan
+        self._watch = watch
         self._denied = denied
         self._told: set[tuple[str, int]] = set()
         self._unseen = made.unseen
@@ -259,8 +279,7 @@ class Sandbox:
         self._pid = child.pid or 0
         if self._plan.egress:
             await self._open_egress()
-        if self._plan.memory_mb is not None or self._plan.cpu_ms is not None:
-            self._limits = Limits(self._plan, self._pid, child.end)
+        self._limits = self._watch(child)
 
     def terminate(self) -> None:
         """SIGTERM to the processes inside: bubblewrap itself would end at once, and they with it."""
@@ -309,6 +328,21 @@ class Sandbox:
         self._told.add((host, port))
         last = len(self._told) > DENIED_HOSTS_MAX
         self._denied(host, port, f"{why}; further hosts are not written down" if last else why)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two segments are of one server. Those of a driver's tenants are ID@MAJOR+TENANT."""
+    return one.partition("+")[0] == other.partition("+")[0]
+
+
+def _check_programs(view: View, others: Iterable[ServerPlan]) -> None:
+    """Raises SandboxFailed."""
+    for each in server_programs(others):
+        if view.is_written(each.path):
+            raise SandboxFailed(
+                "sandbox_invalid",
+                f"what it may write covers {each.path}, a program of {each.segment}; name folders beside it",
+            )
 
 
 class _BubblewrapInfo(msgspec.Struct, frozen=True):

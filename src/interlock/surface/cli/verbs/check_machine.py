@@ -5,7 +5,7 @@ at the place where each was written.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from shutil import which
 
@@ -44,8 +44,23 @@ def _find_missing(loaded: Loaded) -> Iterator[Problem]:
         if at is not None and isinstance(server.reach, Spawn):
             if unavailable is not None and is_sandboxed(server):
                 yield at.problem(unavailable, "until then the server does not start")
-            for problem in _of_server(server, server.reach, at, plan.workspace):
+            found = _of_server(server, server.reach, at, plan.workspace)
+            for problem in (*found, *_covered_programs(server.reach, at, plan.servers)):
                 yield replace(problem, message=masked_text(problem.message, server.secrets))
+
+
+def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> Iterator[Problem]:
+    """Programs of other servers that this one could write."""
+    written = [os.path.realpath(path) for path in reach.sandbox.write] if reach.sandbox is not None else []
+    if not written:
+        return
+    from interlock.runtime.sandbox.server_programs import server_programs
+
+    for each in server_programs(server for server in servers if server.reach is not reach):
+        if any(each.path.is_relative_to(path) for path in written):
+            message = f"it could write {each.path}, a program of {each.segment}, and is not started"
+            yield at.inside("files").problem(message, "name folders beside it")
+            return
 
 
 def is_sandboxed(server: ServerPlan) -> bool:
