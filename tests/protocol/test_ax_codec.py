@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.protocol.ax.capability import AuthScope, Transport
+from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.messages import Deregister, Heartbeat, Parent, Proof, Register, Registered
 from interlock.protocol.ax.registration.codec import (
     DEREGISTERED,
@@ -30,6 +30,7 @@ from interlock.protocol.ax.registration.codec import (
     read_register_untrusted,
     read_registered_untrusted,
 )
+from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES
 from interlock.protocol.jsonrpc.codec import decode_untrusted
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault, error_body
 from interlock.protocol.jsonrpc.messages import Request
@@ -110,7 +111,7 @@ def test_the_drafts_example_is_accepted_literally() -> None:
         resources=False,
         notifications=True,
         heartbeat_interval_ms=5000,
-        transport_class=Transport.UART_CBOR,
+        transport_class="uart_cbor",
         version="2026-05-01",
     )
 
@@ -307,8 +308,9 @@ def test_the_least_interval_is_the_operators() -> None:
 @pytest.mark.req("AX-6.1-6")
 def test_the_six_transport_classes_are_read_and_an_unknown_one_is_answered_with_them() -> None:
     known = ["native", "uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json"]
-    assert [register(transport_class=name).transport_class.value for name in known] == known
-    for unknown in ("carrier_pigeon", "Native", ""):
+    assert [register(transport_class=name).transport_class for name in known] == known
+    assert register(transport_class="x-lora").transport_class == "x-lora"  # whether it may is the registrar's to say
+    for unknown in ("carrier_pigeon", "Native", "", "x-", "x-Lora", "x-" + "l" * 62, 7, None):
         fault = not_registered("transport_class", transport_class=unknown)
         assert (fault.code, fault.data) == (INVALID_PARAMS, {"member": "transport_class", "known": known})
 
@@ -542,7 +544,7 @@ def registers(draw: st.DrawFn) -> Register:
         prompts=draw(st.none() | st.booleans()),
         completions=draw(st.none() | st.booleans()),
         heartbeat_interval_ms=draw(st.just(0) | st.integers(100, INTERVAL_MS_MAX)),
-        transport_class=draw(st.sampled_from(Transport)),
+        transport_class=draw(st.sampled_from([*(one.id for one in TRANSPORT_CLASSES), "x-lora"])),
         version=draw(st.none() | st.text(max_size=64)),
         endpoint=draw(st.none() | st.just("https://leaf.example/mcp")),
         authority_proof=draw(proof) if authority else None,

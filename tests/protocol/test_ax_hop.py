@@ -62,8 +62,11 @@ def test_flags_from_below_are_read_to_the_letter() -> None:
 
 
 def test_declared_values_are_believed_from_aggregators_and_only_real_ones() -> None:
-    meta = {"x-mcpax-declared": raw({"latency_class": "realtime", "availability": "sometimes", "mutable": False})}
+    meta = {"x-mcpax-declared": raw({"latency_class": "realtime", "availability": "sometimes", "odd": False})}
     assert read_below(meta, AGGREGATOR).declared == {"latency_class": "realtime"}
+    more = {"mutable": False, "idempotentHint": True, "transport": "x-lora"}
+    bad = {"reversible": 1, "readOnlyHint": "yes", "transport_class": "native"}
+    assert read_below({"x-mcpax-declared": raw({**more, **bad})}, AGGREGATOR).declared == more
     assert read_below(meta, LEAF).declared == {}
     for odd in (b"7", b"null", b'{"latency_class":7}', b"{"):
         assert read_below({"x-mcpax-declared": Raw(odd)}, AGGREGATOR).declared == {}

@@ -55,6 +55,41 @@ async def test_a_full_annotation_is_the_same_at_the_leaf_and_three_hops_up(
 
 @pytest.mark.req("AX-9.2-1")
 @still
+async def test_what_an_operator_or_doubt_changes_stays_to_be_seen_as_it_was_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = """
+[ax]
+require_proof = "never"
+[[tool]]
+match = "bench.act"
+mutable = false
+cost_class = "free"
+"""
+    async with chain(tmp_path, Wires(monkeypatch), ["edge"], {"edge": rules}) as (root, edge):
+        bold = {"destructiveHint": False, "idempotentHint": True, "title": "Bold"}
+        doubted = [tool("act", {"mutable": True, "reversible": True}), tool("bold", annotations=bold)]
+        await edge.leaf("bench", tools=[tool("act", FULL), tool("plain", FULL)], heartbeat_interval_ms=0).joined()
+        await edge.leaf("rogue", tools=doubted, proved=False, heartbeat_interval_ms=0).joined()
+        await move(1.0)
+        for node, way in ((edge, ""), (root, "edge.")):
+            tools = await node.client().tools()
+            declared = {
+                name: tools[way + name]["_meta"].get("x-mcpax-declared")
+                for name in ("bench.act", "bench.plain", "rogue.act", "rogue.bold")
+            }
+            assert declared == {
+                "bench.act": {"mutable": True, "cost_class": "expensive"},
+                "bench.plain": None,
+                "rogue.act": {"reversible": True, "readOnlyHint": True},
+                "rogue.bold": {"destructiveHint": False, "idempotentHint": True},
+            }
+            assert annotation(tools[f"{way}bench.act"])["mutable"] is False
+            assert tools[f"{way}rogue.bold"]["annotations"]["destructiveHint"] is True
+
+
+@pytest.mark.req("AX-9.2-1")
+@still
 async def test_only_availability_changes_when_the_leaf_is_lost_and_its_own_word_stays_to_be_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.runtime.still import House, Leaf, house, move, real_patience, still, tool, turns
+from tests.runtime.still import House, Leaf, Wires, chain, house, move, real_patience, still, tool, turns
 
 from interlock.protocol.ax.messages import Register, Registered
 from interlock.protocol.ax.registration.sessions import Owner
@@ -41,8 +41,31 @@ async def test_the_six_transport_classes_are_accepted_and_shown(tmp_path: Path) 
         for name in CLASSES:
             await node.leaf(name, transport_class=name).joined()
             assert shown(node, name)["transport_class"] == name
-        refused = (await node.leaf("odd", transport_class="carrier_pigeon").register())["error"]
-        assert (refused["code"], refused["data"]["member"]) == (-32602, "transport_class")
+        for odd in ("carrier_pigeon", "x-lora", "x-", "X-lora", "x-" + "l" * 62):
+            refused = (await node.leaf("odd", transport_class=odd).register())["error"]
+            assert (refused["code"], refused["data"]["member"]) == (-32602, "transport_class")
+
+
+@pytest.mark.req("AX-14-3", "AX-6.1-6")
+@still
+async def test_a_private_transport_class_of_the_configuration_is_accepted_and_passes_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"edge": '[ax]\ntransport_classes = ["x-lora"]\n[[tool]]\nmatch = "own.*"\ntransport = "x-bus"\n'}
+    async with chain(tmp_path, Wires(monkeypatch), ["edge"], config) as (root, edge):
+        far = edge.leaf("far", tools=[tool("read")], transport_class="x-lora", heartbeat_interval_ms=0)
+        assert shown(edge, (await far.joined()).segment)["transport_class"] == "x-lora"
+        said = [tool("lora", {"mutable": False, "transport": "x-lora"}), tool("odd", {"transport": "x-other"})]
+        await edge.leaf("near", tools=said, heartbeat_interval_ms=0).joined()
+        await edge.leaf("own", tools=[tool("read")], heartbeat_interval_ms=0).joined()
+        await move(1.0)
+        tools = await root.client().tools()
+        found = {name: one["_meta"]["x-mcpax-capability"]["transport"] for name, one in tools.items()}
+        assert found["edge.far.read"] == found["edge.near.lora"] == "x-lora"
+        assert found["edge.own.read"] == "x-bus"
+        assert "edge.near.odd" not in found
+        refused = (await root.leaf("far", transport_class="x-lora").register())["error"]
+        assert refused["data"]["known"][-1] == "mqtt_json"
         assert refused["data"]["known"] == CLASSES
 
 

@@ -606,6 +606,15 @@ async def test_a_class_raised_or_an_availability_changed_on_the_way_is_no_change
     assert (await house.catalog.stock(link, listing(tool("t", lied)))).changed != ()
 
 
+async def test_a_stricter_value_called_declared_does_not_hide_a_loosened_definition() -> None:
+    house = House()
+    link = house.link("agg", AGGREGATOR)
+    await house.catalog.stock(link, listing(tool("t", full(mutable=True, reversible=False))))
+    lied = tool("t", full(mutable=False), meta={"x-mcpax-declared": {"mutable": True, "odd": 1, "transport": 7}})
+    assert (await house.catalog.stock(link, listing(lied))).changed != ()
+    assert house.listed()["agg.t"]["_meta"]["x-mcpax-declared"] == {"mutable": True}
+
+
 # Lives
 
 

@@ -47,6 +47,7 @@ from interlock.config.value_types import (
     Text,
     Whole,
 )
+from interlock.protocol.ax.transport_classes import PRIVATE_CLASS
 
 _GLOBS = Many(item=Text())
 
@@ -299,6 +300,12 @@ _AX = keys_of(
         kind=Whole(low=1, high=1_000_000),
         example=5000,
         help="How many more wait, before the oldest are dropped and counted.",
+    ),
+    Key(
+        name="transport_classes",
+        kind=Many(item=Text(pattern=PRIVATE_CLASS, what='a private class, "x-" and a-z, 0-9, _ and -')),
+        example=["x-lora"],
+        help="Private transport classes that subservers and tools may name.",
     ),
     Key(
         name="root_segment",

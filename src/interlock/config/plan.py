@@ -121,6 +121,7 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_hops: int = 32
     notify_per_s: int = 100
     notify_buffer: int = 1000
+    transport_classes: tuple[str, ...] = ()  # private ones
     root_segment: str | None = None
     list_ttl_s: float = 60
 

@@ -8,7 +8,8 @@ from interlock.config.plan import Dial, ToolClass, ToolRule
 from interlock.config.record_types import AMOUNT, BUDGET, ENVIRONMENT, SERVER_AUTH
 from interlock.config.sections import Key, choices_of, keys_by_name, keys_of
 from interlock.config.value_types import Choice, Command, FilePath, Flag, Headers, Many, Table, Text, Version
-from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
+from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
+from interlock.protocol.ax.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
 from interlock.protocol.net.egress import ENTRY
 
 # A leading "-" would be an option to the installer, so no package or image may start with one.
@@ -23,6 +24,7 @@ PROGRAMS: Final = ("command", "npm", "pypi")
 REACHES: Final = (*PROGRAMS, "docker", "url")  # the keys of which a server has exactly one
 DIALLED: Final = choices_of(Dial, "transport").values
 TEXT: Final = Text(references=True, empty=True)
+_TRANSPORT: Final = "|".join((*(one.id for one in TRANSPORT_CLASSES), PRIVATE_CLASS))
 _TOOL_CLASS = Choice(values=get_args(ToolClass))
 
 
@@ -162,7 +164,7 @@ CAPABILITY: Final = keys_by_name(  # MCP-AX 9.1
     Key(name="idempotent", kind=Flag(), example=True, help="Whether a repeated call changes nothing more."),
     Key(
         name="transport",
-        kind=_one_of(Transport),
+        kind=Text(pattern=_TRANSPORT, what="a transport class", hint="such as native, or a private one as x-lora"),
         example="native",
         help="How the tool is reached.",
     ),

@@ -8,12 +8,12 @@ those are what goes upstream.
 
 import enum
 import re
-from collections.abc import Mapping
-from typing import Literal, Self
+from collections.abc import Collection, Mapping
+from typing import Final, Literal, Self
 
 import msgspec
 
-from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES
+from interlock.protocol.ax.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
 
 
 class _Ordered(enum.Enum):
@@ -39,24 +39,6 @@ class Consistency(enum.Enum):
     STRONG = "strong"
     EVENTUAL = "eventual"
     BEST_EFFORT = "best_effort"
-
-
-class Transport(enum.Enum):
-    """The classes of the registry; those of the draft have names in the code as well."""
-
-    _ignore_ = "members one"
-
-    NATIVE = "native"
-    UART_CBOR = "uart_cbor"
-    BLE_CBOR = "ble_cbor"
-    SPI_CBOR = "spi_cbor"
-    CAN_CBOR = "can_cbor"
-    MQTT_JSON = "mqtt_json"
-
-    members = vars()
-    for one in TRANSPORT_CLASSES:
-        if one.status == "private":
-            members[one.id] = one.id
 
 
 class AuthScope(_Ordered):
@@ -98,7 +80,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     mutable: bool = True
     reversible: bool = False
     idempotent: bool = False
-    transport: Transport = Transport.NATIVE
+    transport: str = NATIVE  # a class of the registry, or a private one
     auth_scope: AuthScope = AuthScope.WRITE
     cost_class: CostClass = CostClass.FREE
     availability: Availability = Availability.ALWAYS
@@ -117,7 +99,7 @@ def _values(kind: type[enum.Enum]) -> tuple[str, ...]:
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "latency_class": _values(LatencyClass),
     "consistency": _values(Consistency),
-    "transport": _values(Transport),
+    "transport": tuple(one.id for one in TRANSPORT_CLASSES),
     "auth_scope": _values(AuthScope),
     "cost_class": _values(CostClass),
     "availability": _values(Availability),
@@ -149,11 +131,13 @@ def read_capability(
     annotations: object = None,
     tool_class: ToolClass | None = None,
     overrides: Mapping[str, object] | None = None,
+    private: Collection[str] | None = (),
 ) -> Capability | Invalid:
     """What holds for a tool, by the order of authority: operator, declared annotation, MCP hints, defaults.
 
     `declared` is UNSET where the server sent no annotation; None is an annotation that is no object. `overrides` are
-    keys an operator wrote for this tool and stand above `tool_class`.
+    keys an operator wrote for this tool and stand above `tool_class`. `private`: transport classes of the operator's
+    that a server may name; None: any, since an aggregator below has its own.
     """
     layers: list[Mapping[str, object]] = [_from_hints(annotations)]
     extra: Mapping[str, object] = {}
@@ -163,7 +147,7 @@ def read_capability(
         if not all(isinstance(key, str) for key in declared):
             return Invalid(reason="the keys of the capability annotation must be strings")
         known = {key: value for key, value in declared.items() if key in _KEYS}
-        if invalid := _maybe_invalid(known):
+        if invalid := _maybe_invalid(known, private):
             return invalid
         layers.append(known)
         extra = {key: value for key, value in declared.items() if key not in _KEYS}
@@ -173,10 +157,29 @@ def read_capability(
         for key in overrides:
             if key not in _KEYS:
                 return Invalid(reason=f"{_display(key)} is no capability key; the keys are {', '.join(_KEYS)}")
-        if invalid := _maybe_invalid(overrides):
+        if invalid := _maybe_invalid(overrides, None):
             return invalid
         layers.append(overrides)
     return msgspec.convert({**_merge(layers), "extra": extra}, Capability)
+
+
+def is_claim(key: str, value: object) -> bool:
+    """Whether a server can have said this of a tool: a key of the annotation, or an MCP hint, with a fitting value."""
+    if key in HINTS:
+        return isinstance(value, bool)
+    return key in _KEYS and _maybe_invalid({key: value}, None) is None
+
+
+def changed_claims(
+    declared: object, annotations: object, capability: Capability, published: Mapping[str, bool]
+) -> dict[str, object]:
+    """What a server said of a tool and does not hold here: by what it declared, and by its MCP hints, against those
+    that are `published` in their place."""
+    said = declared if isinstance(declared, Mapping) else {}
+    given = annotations if isinstance(annotations, Mapping) else {}
+    holds = {**as_object(capability), **{name: value for name, value in published.items() if name in given}}
+    claims = {key: value for key, value in {**said, **given}.items() if key in holds and is_claim(key, value)}
+    return {key: value for key, value in claims.items() if value != holds[key]}
 
 
 def safety(capability: Capability) -> Literal["irreversible_mutable"] | None:
@@ -184,13 +187,13 @@ def safety(capability: Capability) -> Literal["irreversible_mutable"] | None:
     return "irreversible_mutable" if capability.mutable and not capability.reversible else None
 
 
+HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint")
+
+
 def hints(capability: Capability, annotations: object = None) -> dict[str, bool]:
     """The MCP hints a client would miss in `annotations`. What the server set itself is not among them."""
-    filled = {
-        "readOnlyHint": not capability.mutable,
-        "destructiveHint": capability.mutable and not capability.reversible,
-        "idempotentHint": capability.idempotent,
-    }
+    values = (not capability.mutable, capability.mutable and not capability.reversible, capability.idempotent)
+    filled = dict(zip(HINTS, values, strict=True))
     given = annotations if isinstance(annotations, Mapping) else {}
     return {name: value for name, value in filled.items() if name not in given}
 
@@ -216,9 +219,13 @@ def _from_hints(annotations: object) -> dict[str, object]:
     return found
 
 
-def _maybe_invalid(keys: Mapping[str, object]) -> Invalid | None:
+def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) -> Invalid | None:
     for key, value in keys.items():
         if allowed := _ALLOWED.get(key):
+            if key == "transport" and isinstance(value, str) and is_private_class(value):
+                if private is None or value in private:
+                    continue
+                allowed = (*allowed, *private)
             if not isinstance(value, str) or value not in allowed:
                 return Invalid(reason=f"{key} must be one of {', '.join(allowed)}, not {_display(value)}")
         elif key == "schema_version":

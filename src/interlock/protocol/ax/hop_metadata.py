@@ -2,7 +2,8 @@
 
 In comes what a server below says of a tool in `_meta`, and how that server came to offer it. Out comes what holds here
 and what goes further up. A capability annotation passes as it was declared; the draft itself orders two changes,
-latency_class upward and availability to degraded, and where one was made the declared value stays to be seen.
+latency_class upward and availability to degraded. An operator's word, and doubt about an unproved registrant or a
+changed definition, may change more. Wherever one was made, the declared value stays to be seen.
 """
 
 import math
@@ -19,9 +20,10 @@ from interlock.protocol.ax.capability import (
     Capability,
     Invalid,
     LatencyClass,
-    Transport,
     as_object,
+    is_claim,
 )
+from interlock.protocol.ax.transport_classes import NATIVE
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import CodecError
 
@@ -35,7 +37,7 @@ IRREVERSIBLE: Final = "irreversible_mutable"
 LATENCIES_MIN: Final = 20  # calls before their times say anything (9.2, ours)
 HOP_SLACK_S: Final = 0.05  # an outer hop waits longer, so that the innermost times out first (7.3, ours)
 _PREFIX: Final = "x-mcpax-"
-_CHANGEABLE: Final = {"latency_class": LatencyClass, "availability": Availability}
+_ORDERED: Final = ("latency_class", "availability")  # what the draft itself orders to be changed
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +48,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     authority: str | None = None  # the DNS name that it has proved, where it claims one
     scope: AuthScope = AuthScope.ADMIN  # granted; nothing that implies more is listed or sent
     link_latency_ms: float = 0.0  # declared by the operator
-    transport: Transport = Transport.NATIVE  # of a stub behind a gateway; native says nothing of what lies behind
+    transport: str = NATIVE  # of a stub behind a gateway; native says nothing of what lies behind
     session: str = ""  # a class once raised stays raised for one registration session
 
     @property
@@ -62,7 +64,7 @@ class Below(msgspec.Struct, frozen=True, kw_only=True):
 
     rest: dict[str, Raw]  # the keys that are not MCP-AX's
     capability: Raw | None
-    declared: dict[str, str]
+    declared: dict[str, object]
     hops: int  # of the tool as listed here
     flagged: bool
     gated: bool
@@ -98,14 +100,14 @@ def at_its_strictest(capability: Capability, annotations: object) -> Capability:
     )
 
 
-def over_transport(declared: object, transport: Transport) -> object | Invalid:
+def over_transport(declared: object, transport: str) -> object | Invalid:
     """What a leaf declares, with the transport of its registration (9.1): it can leave it out, not claim another."""
-    if transport is Transport.NATIVE or (declared is not msgspec.UNSET and not isinstance(declared, Mapping)):
+    if transport == NATIVE or (declared is not msgspec.UNSET and not isinstance(declared, Mapping)):
         return declared
     said = {} if declared is msgspec.UNSET else declared
-    if said.get("transport", transport.value) != transport.value:
-        return Invalid(reason=f"transport must be {transport.value}, as its registration says")
-    return {**said, "transport": transport.value}
+    if said.get("transport", transport) != transport:
+        return Invalid(reason=f"transport must be {transport}, as its registration says")
+    return {**said, "transport": transport}
 
 
 def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) -> LatencyClass:
@@ -145,10 +147,10 @@ def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
     return declared if declared is not None and not changed else Raw(encode_value({**members, **changed}))
 
 
-def declared_values(declared: Mapping[str, str], below: Capability, here: Capability) -> dict[str, str]:
+def declared_values(declared: Mapping[str, object], below: Capability, here: Capability) -> dict[str, object]:
     """The value of x-mcpax-declared: what the owner said where a hop changed it. The lowest word is kept."""
     found = dict(declared)
-    for key in _CHANGEABLE:
+    for key in _ORDERED:
         was, now = getattr(below, key), getattr(here, key)
         if was is not now:
             found.setdefault(key, was.value)
@@ -166,13 +168,18 @@ def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, 
     }
 
 
-def as_declared(capability: Raw | None, declared: Mapping[str, str]) -> object:
-    """The annotation as its owner wrote it, decoded; None where there is none or it cannot be read."""
+def as_declared(capability: Raw | None, declared: Mapping[str, object]) -> object:
+    """The annotation as its owner wrote it, decoded; None where there is none or it cannot be read.
+
+    Only what the draft orders to be changed is taken back: else an aggregator could loosen a tool unseen, by calling
+    the stricter value declared.
+    """
     try:
         value = decode_value(capability) if capability is not None else None
     except CodecError:
         return None
-    return {**value, **declared} if isinstance(value, dict) else value
+    ordered = {key: declared[key] for key in _ORDERED if key in declared}
+    return {**value, **ordered} if isinstance(value, dict) else value
 
 
 def _read_hops(raw: Raw | None) -> int:
@@ -183,11 +190,9 @@ def _read_hops(raw: Raw | None) -> int:
     return value if type(value) is int and value >= 1 else 1
 
 
-def _read_declared(raw: Raw | None) -> dict[str, str]:
-    members = (decode_object(raw) if raw is not None else None) or {}
-    said = {key: maybe_string(members.get(key)) for key in _CHANGEABLE}
-    return {
-        key: value
-        for key, value in said.items()
-        if value is not None and value in {member.value for member in _CHANGEABLE[key]}
-    }
+def _read_declared(raw: Raw | None) -> dict[str, object]:
+    try:
+        said = decode_value(raw) if raw is not None else None
+    except CodecError:
+        return {}
+    return {key: value for key, value in said.items() if is_claim(key, value)} if isinstance(said, dict) else {}

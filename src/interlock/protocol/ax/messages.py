@@ -8,7 +8,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.protocol.ax.capability import AuthScope, Transport
+from interlock.protocol.ax.capability import AuthScope
+from interlock.protocol.ax.transport_classes import NATIVE
 
 REGISTER: Final = "mcpax/register"
 HEARTBEAT: Final = "mcpax/heartbeat"
@@ -43,7 +44,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
     prompts: bool | None = None  # None: what the subserver's own MCP capabilities say
     completions: bool | None = None
     heartbeat_interval_ms: int = HEARTBEAT_MS
-    transport_class: Transport = Transport.NATIVE
+    transport_class: str = NATIVE
     version: str | None = None
     endpoint: str | None = None  # dial-back: where the aggregator finds the subserver as an MCP server
     authority_proof: Proof | None = None

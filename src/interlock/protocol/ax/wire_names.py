@@ -89,7 +89,7 @@ KEYS: Final = (
         name="x-mcpax-declared",
         place=_TOOL,
         writer="the first aggregator that changes a value",
-        meaning="latency_class and availability as the owner declared them, where a hop changed them.",
+        meaning="Keys of the capability annotation and MCP hints as the owner declared them, where a hop changed them.",
         source="ours",
     ),
     WireKey(

@@ -36,8 +36,9 @@ from interlock.protocol.ax.registration.sessions import (
     Owner,
     Peer,
 )
+from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES
 from interlock.protocol.jsonrpc.codec import encode_fault, encode_result
-from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.runtime.ax.membership_parts import MembershipParts, RegistrationSource
 from interlock.runtime.ax.memberships import Members
@@ -105,6 +106,8 @@ class Registrar(Members):
 
     async def _register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Fault:
         guest = source.guest
+        if fault := self._check_class(request.transport_class):
+            return fault
         if not guest.encrypted:
             return refusal(LINK_INSECURE, "from beyond this machine a subserver registers over TLS")
         if self._children.get(request.segment, guest.principal) != guest.principal:
@@ -134,6 +137,13 @@ class Registrar(Members):
         if isinstance(answer, Fault) and self._leases is not None:
             await self._give_up(self._leases, request, session_id)
         return answer
+
+    def _check_class(self, transport_class: str) -> Fault | None:
+        known = [*(one.id for one in TRANSPORT_CLASSES), *self._plan.ax.transport_classes]
+        if transport_class in known:
+            return None
+        why = f"transport_class must be one of {', '.join(known)}; ax.transport_classes names private ones"
+        return Fault(INVALID_PARAMS, why, {"member": "transport_class", "known": known})
 
     async def _seat(
         self, request: Register, peer: Peer, owner: Owner | None, session_id: str, source: RegistrationSource

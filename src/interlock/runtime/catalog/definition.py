@@ -42,7 +42,7 @@ class DefinitionSnapshot:
         original: str,
         item: Item,
         said: Raw | None,
-        declared: dict[str, str],
+        declared: dict[str, object],
         *,
         is_flagged: bool = False,
     ) -> None:

@@ -21,6 +21,7 @@ from interlock.protocol.ax.capability import (
     Invalid,
     LatencyClass,
     as_object,
+    changed_claims,
     hints,
     read_capability,
     safety,
@@ -305,6 +306,7 @@ class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
     capability: Capability  # with what this hop adds
     irreversible: bool
     hints: dict[str, bool]
+    changed: dict[str, object]  # what the server said and does not hold here
     price: Price
     notes: dict[bool, dict[str, Any]]  # whether it is gated -> its MCP-AX keys
 
@@ -548,13 +550,15 @@ class _LinkItemsBuilder:
         if isinstance(read, Invalid):
             return read
         capability = raise_to_hop(read, self._least)
+        # What an unproved registrant, or an unaccepted change, says itself is not left alone: its hints are ours.
+        published = hints(capability, annotations if self._offer.proved and accepted is None else None)
         return _Assessment(
             read=read,
             capability=capability,
             irreversible=safety(capability) is not None
             or (told.flagged and (self._offer.is_aggregator or not self._reclassify(original, rule))),
-            # What an unproved registrant, or an unaccepted change, says itself is not left alone: its hints are ours.
-            hints=hints(capability, annotations if self._offer.proved and accepted is None else None),
+            hints=published,
+            changed=changed_claims(as_declared(told.capability, {}), annotations, capability, published),
             price=self._price(capability, rule),
             notes={},
         )
@@ -579,21 +583,23 @@ class _LinkItemsBuilder:
             declared = over_transport(declared, self._offer.transport)
             if isinstance(declared, Invalid):
                 return declared
+        private = None if self._offer.is_aggregator else self._plan.ax.transport_classes
         if not self._offer.proved:
-            said = read_capability(declared, annotations=annotations)
+            said = read_capability(declared, annotations=annotations, private=private)
             if isinstance(said, Invalid):
                 return said
             declared, annotations = as_object(at_its_strictest(said, annotations)), None
         if accepted is not None:
-            said = read_capability(declared, annotations=annotations)
+            said = read_capability(declared, annotations=annotations, private=private)
             if isinstance(said, Invalid):
                 return said
             declared, annotations = as_object(no_looser(said, accepted)), None
         if self._offer.is_aggregator:
-            return read_capability(declared, annotations=annotations)
+            return read_capability(declared, annotations=annotations, private=private)
         return read_capability(
             declared,
             annotations=annotations,
+            private=private,
             tool_class=self._link.classes.get(original, ruling),
             overrides=rule.capability if rule is not None else None,
         )
@@ -615,7 +621,7 @@ class _LinkItemsBuilder:
             return notes
         capability = judged.capability
         notes = judged.notes[gated] = {CAPABILITY: published_annotation(told.capability, capability), HOPS: told.hops}
-        declared = declared_values(told.declared, judged.read, capability)
+        declared = declared_values({**judged.changed, **told.declared}, judged.read, capability)
         if declared:
             notes[DECLARED] = declared
         if judged.irreversible:

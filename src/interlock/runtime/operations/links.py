@@ -142,7 +142,7 @@ class LinkOperations:
             authority=f"dns:{register.authority}" if register.authority is not None else None,
             verified=session.peer.proved,
             auth_scope=session.auth_scope.value,
-            transport_class=register.transport_class.value,
+            transport_class=register.transport_class,
             version=register.version,
             heartbeat_interval_ms=register.heartbeat_interval_ms,
             registered_at=rfc3339(link.registered_wall),

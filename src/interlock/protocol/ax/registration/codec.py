@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax import budget
-from interlock.protocol.ax.capability import AuthScope, Transport
+from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.errors import NAMESPACE_INVALID, refusal
 from interlock.protocol.ax.messages import (
     HEARTBEAT_MS,
@@ -30,6 +30,7 @@ from interlock.protocol.ax.messages import (
 )
 from interlock.protocol.ax.names import check_segment, is_segment
 from interlock.protocol.ax.registration.authority import SCHEME, maybe_authority
+from interlock.protocol.ax.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.protocol.oauth.challenge import TOKEN_BYTES_MAX
@@ -161,9 +162,7 @@ def _register(members: Mapping[str, Raw], minimum_ms: int) -> Register:
         authority=authority,
         **_capabilities(members),
         heartbeat_interval_ms=_interval_ms(members, minimum_ms),
-        transport_class=_one_of(Transport, members, "transport_class")
-        if "transport_class" in members
-        else Transport.NATIVE,
+        transport_class=_transport_class(members) if "transport_class" in members else NATIVE,
         version=_text(members, "version", VERSION_MAX) if "version" in members else None,
         endpoint=_endpoint(members) if "endpoint" in members else None,
         authority_proof=_proof(members, authority) if "authority_proof" in members else None,
@@ -276,6 +275,15 @@ def _one_of(kind: type[_Member], members: Mapping[str, Raw], name: str) -> _Memb
     if text not in known:
         _refuse(name, f"one of {', '.join(known)}", known=known)
     return kind(text)
+
+
+def _transport_class(members: Mapping[str, Raw]) -> str:
+    """A private one may be any that can be one: the registrar knows those of its configuration."""
+    text = maybe_string(members["transport_class"])
+    known = [one.id for one in TRANSPORT_CLASSES]
+    if text is None or (text not in known and not is_private_class(text)):
+        _refuse("transport_class", f"one of {', '.join(known)}", known=known)
+    return text
 
 
 def _endpoint(members: Mapping[str, Raw]) -> str:
