@@ -99,7 +99,6 @@ NOTED_ON: dict[str, str] = {
     # an HTTP exchange is between its protocol and its endpoint
     "exchange": "extra keep on_gone running streams_only",
     "head": "caller decision",
-    "protocol": "idle_since",
     # what a client says of itself when it greets
     "caller": "asker calls capabilities client hop log_level modern_capabilities seen view",
     "session": "knows_tree",
@@ -118,6 +117,7 @@ NOTED_ON: dict[str, str] = {
     "work": "hands_on notes",
     "secrets": "found",
     # not classes of ours
+    "cycle": "disconnected keep_alive",
     "run": "__annotations__ __doc__ __signature__",
     "around": "__path__ hooks",
     "options": "log_errors max_mem",

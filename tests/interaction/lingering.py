@@ -26,9 +26,14 @@ class Lingering:
             "half a body": whole[:-20],
         }
         self.half_sent = {name: Rude(node, PATIENCE_S + SLACK_S).send(data) for name, data in late.items()}
+        operator = whole[: whole.index(b"\r\n\r\n") + 4].replace(b"POST /mcp", b"POST /admin/tokens")
+        self.at_operator = {
+            name: Rude(node, PATIENCE_S + SLACK_S, node.operator_url).send(data)
+            for name, data in {"half a head": operator[:120], "silent": b""}.items()
+        }
         self.deaf = Rude(node, PATIENCE_S + SLACK_S)
         self.deaf.send(b"".join(call("huge__echo", request_id=number) for number in range(ASKED)))
 
     def close(self) -> None:
-        for rude in (*self.half_sent.values(), self.deaf):
+        for rude in (*self.half_sent.values(), *self.at_operator.values(), self.deaf):
             rude.socket.close()

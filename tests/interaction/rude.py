@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from tests.interaction.harness import LEGACY, MODERN, Answer, RunningNode
 
@@ -34,10 +35,12 @@ def assert_discreet(data: bytes) -> None:
 class Rude:
     """One connection. `response` reads one answer; None when the node has closed."""
 
-    def __init__(self, node: RunningNode, seconds: float = 10.0) -> None:
+    def __init__(self, node: RunningNode, seconds: float = 10.0, url: str | None = None) -> None:
+        """`url`: of another endpoint than the public one."""
         self.node = node
         self.seconds = seconds
-        self.socket = socket.create_connection((node.host, node.port), timeout=seconds)
+        parts = urlsplit(url or f"http://{node.host}:{node.port}")
+        self.socket = socket.create_connection((parts.hostname, parts.port), timeout=seconds)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.interim: list[int] = []
         self._buffer = b""

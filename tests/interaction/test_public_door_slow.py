@@ -200,6 +200,9 @@ def test_a_request_that_does_not_end_is_refused_in_time_and_a_client_that_does_n
         assert answer is not None and answer.status == 408, name
         assert answer.json["error"] == "request_timeout"
         rude.assert_closed()
+    half = lingering.at_operator["half a head"].response()
+    assert half is not None and half.json["error"] == "request_timeout"
+    lingering.at_operator["silent"].assert_closed()
     assert time.monotonic() - lingering.began > PATIENCE_S - 1
     waiting = lingering.node.admin("/admin/status")["calls"]["in_flight"]
     assert waiting == 0

@@ -140,7 +140,7 @@ CLIENTS = {
 async def alone(node: Node) -> None:
     """Until the node has noticed who left: one connection is ours and stays."""
     async with asyncio.timeout(15.0):
-        while len(node.fronts.public.protocols) > 1:  # noqa: ASYNC110  (what is waited for is the node's own state)
+        while len(node.fronts.public.connections.open) > 1:  # noqa: ASYNC110  (what is waited for is the node's own state)
             await asyncio.sleep(0.01)
 
 

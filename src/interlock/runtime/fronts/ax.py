@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.net.message_pipe import GOING_AWAY
 from interlock.protocol.ax.messages import REGISTER, SUBPROTOCOL
 from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX, encode_registered, read_register_untrusted
 from interlock.protocol.ax.registration.sessions import Peer
@@ -73,10 +74,18 @@ class AxEndpoint:
         self._inspector = HeadInspector(plan)
         self._proxies = TrustedProxies(plan.node.trusted_proxies)
         self._waiting: set[SubserverConnection] = set()  # and some that are registered by now
+        self._stops = False
 
     def replan(self, plan: Plan) -> None:
         """Other [[access]] entries, for those who come from now on."""
         self._plan = plan
+
+    def stop(self) -> None:
+        """No new connections; those that have not registered are closed, because nothing is under way on them."""
+        self._stops = True
+        for connection in list(self._waiting):
+            if connection.is_waiting:
+                connection.close(GOING_AWAY, "the node stops")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who = self._admit(scope)
@@ -141,6 +150,8 @@ class AxEndpoint:
             who = _NO_SUBPROTOCOL
         if not isinstance(who, Refusal) and self._is_crowded():
             who = _CROWDED
+        if self._stops:
+            who = _STOPPING
         if isinstance(who, Refusal):
             await self._turn_away(scope, send, who)
             return
@@ -264,6 +275,7 @@ _TOO_LARGE: Final = Refusal(413, "body_too_large", f"a registration has at most 
 _CROWDED: Final = Refusal(
     503, "unavailable", "too many subservers have connected and not registered; try again", b"retry-after: 5\r\n"
 )
+_STOPPING: Final = Refusal(503, "unavailable", "the node stops")
 _NO_SUBPROTOCOL: Final = Refusal(400, "protocol_required", f"ask for the WebSocket subprotocol {SUBPROTOCOL}")
 _ONLY_SOCKETS: Final = Refusal(
     426, "upgrade_required", f"open a WebSocket with the subprotocol {SUBPROTOCOL}", b"upgrade: websocket\r\n"

@@ -1,297 +1,199 @@
-"""The HTTP protocol of the public endpoint: a uvicorn protocol that answers MCP's paths itself, before ASGI is entered.
+"""The HTTP protocol of the public endpoint: a connection that answers MCP's paths itself, before ASGI is entered.
 
-A tools/call costs no task, no scope and no receive/send pair this way; uvicorn keeps the parsing, the limits of the
-connection and the shutdown. Everything that is not an MCP path falls through to the ASGI application. Idle, slow and
-stuck connections are found by one sweep of the endpoint, not by a timer each.
+A tools/call costs no task, no scope and no receive/send pair this way. A head whose body has yet to come is judged
+before any more of the body is taken; everything that is not an MCP path falls through to the ASGI application.
 
 A client on a keep-alive connection begins request after request with the same head, but for the body's length and
 trace ids. What httptools made of such a head is remembered, and a request behind a known head skips the parser.
 """
 
 import asyncio
-from collections import deque
 from typing import Any, ClassVar, Final, Protocol
-
-import httptools
-import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
 from interlock.protocol.net.address_scope import IpAddress, is_loopback
+from interlock.runtime.access.refusal import Refusal
+from interlock.runtime.fronts.connections import Connections
 from interlock.runtime.fronts.exchange import Exchange, Head
-from interlock.runtime.fronts.trusted_proxies import TrustedProxies, address_of
+from interlock.runtime.fronts.http_connection import HEADERS_TOO_LARGE, NO_HEAD, NO_ROOM, HttpConnection
+from interlock.runtime.fronts.trusted_proxies import TrustedProxies
 
-HEAD_BYTES_MAX: Final = 64 * 1024
-HEADERS_MAX: Final = 200
-PIPELINED_MAX: Final = 16
 KNOWN_HEADS_MAX: Final = 4096
-NOW: Final = -1.0  # the next sweep says when that was: asking the clock for every answer is dear
+HEARTBEAT_S: Final = 15.0  # a comment on quiet streams, so that proxies keep them and the dead are found
 OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
 
 class McpEndpoint(Protocol):
     max_body_bytes: int
-    protocols: "set[McpProtocol]"
     # Key of a head -> what it means, or None: seen once, and perhaps never again.
     known_heads: dict[bytes, Head | None]
     varying: VaryingLines  # of the head learnt last, of any client: most clients of a node are of one kind
-
+    connections: Connections
     proxies: TrustedProxies
+
+    def admits(self, protocol: "McpProtocol", head: Head) -> bool:
+        """Whether the sender of this head may surely come in."""
+
+    def judge(self, protocol: "McpProtocol", head: Head) -> None:
+        """The body of this head has yet to come: call `decide`, now or later."""
 
     def serve(self, exchange: Exchange) -> None: ...
 
-    def note_refusal(self, protocol: "McpProtocol", head: Head, reason: str) -> None:
-        """A request is refused, perhaps before its head was read."""
 
-
-class McpProtocol(HttpToolsProtocol):
+class McpProtocol(HttpConnection):
     endpoint: ClassVar[McpEndpoint]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.exchange: Exchange | None = None
-        self.waiting: deque[Exchange] = deque()
-        self.busy_since: float | None = None  # a request has begun to arrive and is not complete
-        self.idle_since = 0.0
         self.written_at = 0.0
-        self.paused_since: float | None = None
-        self._own = False
-        self._refused = False
-        self._draining = False
-        self._mid_message = False
-        self._ignored_upgrade = False
-        self._in_head = False
-        self._head_bytes = 0
-        self._body_bytes = 0
-        self._chunks: list[bytes] = []
-        self._head = _NO_HEAD
-        self.peer: IpAddress | None = None
         self.is_proxy = False  # one of node.trusted_proxies
         self.is_loopback = False  # a program on this machine, which speaks for itself alone
-        self.url = b""
+        self._own = False
+        self._is_judged = False
+        self._body: bytes | bytearray = b""
         self._varying = self.endpoint.varying  # of this client's heads
-        self._held = b""  # a known head whose body has not begun to arrive
+        self._early = b""  # a known head whose body has not begun to arrive
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.busy_since = self.idle_since = self.loop.time()
-        self.peer = address_of(self.client[0] if self.client else None)
         self.is_proxy = self.endpoint.proxies.trusts(self.peer)
         self.is_loopback = self.peer is not None and is_loopback(self.peer) and not self.is_proxy
-        tls = transport.get_extra_info("ssl_object")
-        if tls is not None:
-            self.app_state = {**self.app_state, "tls": tls.version(), "certificate": tls.getpeercert(True)}
-        self.endpoint.protocols.add(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.endpoint.protocols.discard(self)
-        exchange, self.exchange = self.exchange, None
-        self.waiting.clear()
-        super().connection_lost(exc)
-        if exchange is not None:
-            exchange.on_lost()
+    # What the parser finds
 
-    def on_message_begin(self) -> None:
-        self.url = b""
-        self.headers = []
-        self.expect_100_continue = False
-        self._own = False
-        self._head = _NO_HEAD
-        self._mid_message = True
-        self._in_head = True
-        self._head_bytes = 0
-        self.busy_since = self.loop.time()
-
-    def on_url(self, url: bytes) -> None:
-        self.url += url
-        if len(self.url) > HEAD_BYTES_MAX:
-            self._refuse(431)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # RFC 9110 6.5.1: trailers are no headers; 5.5: blanks around a value are not in it
-            self.headers.append((name.lower(), value.rstrip(b" \t")))
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        if len(self.headers) > HEADERS_MAX or _size(self.headers) > HEAD_BYTES_MAX:
-            self._refuse(431)
-        if self._refused:
-            return
-        if self.parser.should_upgrade() and not self._should_upgrade():
-            self._ignored_upgrade = True  # the parser stops here; `_go_on` takes it up without the upgrade
-            return
-        if (b"expect", b"100-continue") in self.headers:
-            self.expect_100_continue = True
-        if self.url.startswith(OWN_PATHS):
-            self._own = True
-            self._chunks = []
-            self._body_bytes = 0
-            chunks = self.parser.get_http_version() != "1.0"
-            keep = chunks and self.parser.should_keep_alive()
-            self._head = Head(self.parser.get_method(), self.url, self.headers, keep, chunks)
-            length = self._head.headers.get(b"content-length", b"0")
-            if not length.isdigit() or int(length) > self.endpoint.max_body_bytes:
-                self._refuse(413)
-                return
-            if self.expect_100_continue:
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            return
-        if self.exchange is not None:  # mixed pipelines are ended after the answer under way, which HTTP allows
-            self.exchange.keep = False
-            self._refused = True
-            return
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
-        self.headers.extend(headers)
-        super().on_headers_complete()
+    def _takes(self) -> bool:
+        self._own = self.url.startswith(OWN_PATHS)
+        if not self._own:
+            return False
+        self._is_judged = False
+        self._body = b""
+        chunks = self.parser.get_http_version() != "1.0"
+        keep = chunks and self.parser.should_keep_alive()
+        self._head = Head(self.parser.get_method(), self.url, self.headers, keep, chunks)
+        length = self._head.headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self.endpoint.max_body_bytes:
+            self.refuse(BODY_TOO_LARGE)
+        return True
 
     def on_body(self, body: bytes) -> None:
-        if self._refused:
-            return
         if not self._own:
             super().on_body(body)
-            return
-        self._body_bytes += len(body)
-        if self._body_bytes > self.endpoint.max_body_bytes:
-            self._refuse(413)
-            return
-        self._chunks.append(body)
+        elif not self._reads_no_more:
+            if not self._body:
+                self._body = body
+            elif type(self._body) is bytearray:
+                self._body += body
+            else:  # not a list of pieces: some would send them by the byte
+                self._body = bytearray(self._body)
+                self._body += body
+            if len(self._body) > self.endpoint.max_body_bytes:
+                self.refuse(BODY_TOO_LARGE)
 
     def on_message_complete(self) -> None:
-        if self._ignored_upgrade:
-            return
-        self._mid_message = False
-        if self._refused:
-            return
-        self.busy_since = None
-        if not self._own:
+        if not self._own or self._ignored_upgrade:
             super().on_message_complete()
             return
-        chunks = self._chunks
-        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._mid_message = False
+        if self._reads_no_more:
+            return
+        self.busy_since = None
+        if self._held is not None:
+            self._release()
+        body = bytes(self._body)
+        self._body = b""
         head = self._head
         exchange = Exchange(self, head, body, head.keep and not self._draining)
-        if self.is_idle:
+        if self.exchange is None and self.running is None:
             self.exchange = exchange
             self.endpoint.serve(exchange)
-        elif len(self.waiting) < PIPELINED_MAX:
-            self.waiting.append(exchange)
+            return
+        held = self.table.hold(self.sender(head), len(body))
+        if held is None:
+            self.refuse(NO_ROOM)
         else:
-            self._refuse(503)
+            self._take_turn(self._serve, exchange, held)
 
-    def on_response_complete(self) -> None:
-        self.idle_since = self.loop.time()
-        super().on_response_complete()
+    def refuse(self, refusal: Refusal) -> None:
+        self._body = b""
+        super().refuse(refusal)
+
+    def _serve(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.endpoint.serve(exchange)
+
+    # A body that has yet to come
+
+    def _await_more(self, count: int) -> None:
+        super()._await_more(count)
+        if self._own and not self._in_head and not self._reads_no_more:
+            if not self._is_judged:
+                self._is_judged = True
+                self._release()  # of the head: whom a proxy speaks for is known now
+                self.endpoint.judge(self, self._head)
+            if not self._reads_no_more:
+                self._hold(len(self._body))
+
+    def decide(self, head: Head, refusal: Refusal | None) -> None:
+        """Whether the body of a head is taken: the answer to `judge`."""
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self._head is not head or not self._mid_message:
+            return  # it has come meanwhile
+        if refusal is not None:
+            self.refuse(refusal)
+        elif self.expect_100_continue and not self._body:
+            if self.is_idle:
+                self._continue(None)
+            else:
+                self.waiting.append((self._continue, None, None))
+
+    def _continue(self, _: None) -> None:
+        """Between two answers, not within one."""
+        if self._mid_message:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._serve_next()
 
-    def on_finished(self, exchange: Exchange) -> None:
-        """An exchange of ours has been answered."""
-        exchange.running = exchange.on_gone = None  # no circles: most exchanges must not wait for the collector
-        self.exchange = None
-        self.idle_since = NOW
-        if not exchange.keep or self._draining:
-            self.transport.close()
-        elif self.waiting:
-            self._serve_next()
+    def sender(self, head: Head) -> IpAddress | None:
+        """Who sent it: the peer, or whom a trusted proxy speaks for."""
+        client = self.endpoint.proxies.client(head.raw_headers) if self.is_proxy else None
+        return client or self.peer
 
-    def _serve_next(self) -> None:
-        if self.waiting and self.exchange is None and not self.transport.is_closing():
-            self.exchange = self.waiting.popleft()
-            self.endpoint.serve(self.exchange)
-
-    def wrote(self) -> None:
-        self.written_at = self.loop.time()
-
-    def _refuse(self, status: int) -> None:
-        """Too much of something: answer at once, read no further."""
-        if self._refused:
-            return
-        self._refused = True
-        self.busy_since = None
-        self.endpoint.note_refusal(self, self._head, _WORDS[status])
-        if self.exchange is not None:
-            self.exchange.keep = False
-            return
-        self._own = True
-        exchange = Exchange(self, _NO_HEAD, b"", False)
-        self.exchange = exchange
-        exchange.reply(status, REFUSALS[status])
+    # Bytes
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
-            return
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
-        if self._held:
-            data, self._held = self._held + data, b""
+        if self._early:
+            data, self._early = self._early + data, b""
         end = -1 if self._mid_message else data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
         if end > 0:
             key, length = read_key(data, end, self._varying)
             head = self.endpoint.known_heads.get(key)
-            # `cycle is None` is `is_idle` where nothing else has been served here, without asking for it.
-            idle = self.exchange is None if self.cycle is None else self.is_idle
-            if head is not None and idle and length <= self.endpoint.max_body_bytes:
+            if (
+                head is not None
+                and self.exchange is None
+                and self.running is None
+                and length <= self.endpoint.max_body_bytes
+                and not self._reads_no_more
+            ):
                 missing = end + 4 + length - len(data)
                 if missing == 0:
                     self.busy_since = None
                     self.exchange = exchange = Exchange(self, head, data[end + 4 :], not self._draining)
                     self.endpoint.serve(exchange)
                     return
-                if missing == length:
-                    self._held = data
+                if missing == length and self.endpoint.admits(self, head):
+                    self._early = data
+                    self._head, self.url = head, head.url
                     self.busy_since = self.loop.time()
                     return
+        if self._reads_no_more:
+            super().data_received(data)
+            return
         if not self._mid_message:
-            self._head = _NO_HEAD
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if self._ignored_upgrade:
-                self._go_on(data[upgrade.args[0] :])
-            elif self._should_upgrade():
-                self.handle_websocket_upgrade()
-            else:
-                self._refuse(400)
-        except httptools.HttpParserError:
-            self._refuse(400)
-        if self._in_head:  # a header section that goes on and on
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse(431)
-        elif end > 0 and self._head is not _NO_HEAD and not self._refused:
+            self._head = NO_HEAD
+        self._parse(data)
+        if end > 0 and self._head is not NO_HEAD and not self._reads_no_more:
             self._learn(data, end)
-
-    def _go_on(self, rest: bytes) -> None:
-        """An upgrade we do not speak is ignored (RFC 9110 7.8): the same request again, without asking for it."""
-        self._ignored_upgrade = False
-        method = self.parser.get_method()
-        if method == b"CONNECT":
-            self._refuse(400)
-            return
-        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
-        lines += [
-            b"%b: %b" % one for one in self.headers if one[0] not in (b"upgrade", b"connection", b"http2-settings")
-        ]
-        self.parser = httptools.HttpRequestParser(self)
-        self._mid_message = False
-        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
-
-    def _should_upgrade(self) -> bool:
-        """Only /ax is a WebSocket; what speaks it is not even loaded before somebody asks."""
-        return self._get_upgrade() == b"websocket" and self.url.partition(b"?")[0] == b"/ax"
-
-    def handle_websocket_upgrade(self) -> None:
-        from interlock.runtime.fronts.ax_socket import HEADERS_MAX, LINE_BYTES_MAX, AxSocket
-
-        longest = max(len(self.url), *(len(name) + len(value) for name, value in self.headers))
-        if len(self.headers) > HEADERS_MAX or longest > LINE_BYTES_MAX:
-            self._refuse(431)
-            return
-        self.endpoint.protocols.discard(self)
-        self.busy_since = None
-        self.ws_protocol_class = AxSocket
-        super().handle_websocket_upgrade()
 
     def _learn(self, data: bytes, end: int) -> None:
         """Remember the head of a request that needed nothing special of the parser.
@@ -312,44 +214,45 @@ class McpProtocol(HttpToolsProtocol):
                     known.clear()
                 known[key] = None
 
-    @property
-    def is_idle(self) -> bool:
-        return self.exchange is None and (self.cycle is None or self.cycle.response_complete)
+    # Upgrades
 
-    def time_out(self) -> None:
-        self._refuse(408)
+    def _should_upgrade(self) -> bool:
+        """Only /ax is a WebSocket; what speaks it is not even loaded before somebody asks."""
+        return self._get_upgrade() == b"websocket" and self.url.partition(b"?")[0] == b"/ax"
 
-    # Back pressure and the end
+    def _upgrade(self) -> None:
+        from interlock.runtime.fronts.ax_socket import HEADERS_MAX, LINE_BYTES_MAX, AxSocket
 
-    def pause_writing(self) -> None:
-        self.paused_since = self.loop.time()
-        super().pause_writing()
+        if self._reads_no_more:
+            return
+        longest = max(len(self.url), *(len(name) + len(value) for name, value in self.headers))
+        if len(self.headers) > HEADERS_MAX or longest > LINE_BYTES_MAX:
+            self.refuse(HEADERS_TOO_LARGE)
+            return
+        self._reads_no_more = self._upgrades = True
+        self.ws_protocol_class = AxSocket
+        self._take_turn(self._answer_upgrade, None)
 
-    def resume_writing(self) -> None:
-        self.paused_since = None
-        super().resume_writing()
+    def _answer_upgrade(self, _: None) -> None:
+        self.table.open.discard(self)
+        self.handle_websocket_upgrade()
 
-    def shutdown(self) -> None:
-        self._draining = True
-        if self.exchange is None:
-            super().shutdown()
-        else:
-            self.exchange.keep = False
+    # Streams
+
+    def wrote(self) -> None:
+        self.written_at = self.loop.time()
+
+    def sweep(self, now: float) -> None:
+        super().sweep(now)
+        exchange = self.exchange
+        if (
+            exchange is not None
+            and not self.transport.is_closing()
+            and exchange.streaming
+            and now - self.written_at > HEARTBEAT_S
+        ):
+            exchange.send_chunk(b": \n\n")
 
 
 _SPECIAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
-_NO_HEAD: Final = Head(b"", b"", [], False, True)
-
-
-def _size(headers: list[tuple[bytes, bytes]]) -> int:
-    return sum(len(name) + len(value) for name, value in headers)
-
-
-REFUSALS: Final = {
-    400: b'{"error":"bad_request","message":"malformed HTTP request","details":{}}',
-    408: b'{"error":"request_timeout","message":"the request did not arrive in time","details":{}}',
-    413: b'{"error":"body_too_large","message":"the body is larger than limits.message_bytes","details":{}}',
-    431: b'{"error":"headers_too_large","message":"the request line or headers are too large","details":{}}',
-    503: b'{"error":"too_many_pipelined","message":"too many requests on one connection at once","details":{}}',
-}
-_WORDS: Final = {status: msgspec.json.decode(body)["error"] for status, body in REFUSALS.items()}
+BODY_TOO_LARGE: Final = Refusal(413, "body_too_large", "the body is larger than limits.message_bytes")

@@ -4,7 +4,6 @@ Credential, Origin, Host and size first; then the envelope and the era; then the
 operator endpoint is admitted at this one.
 """
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import msgspec
 
 from interlock.config.plan import AccessRule, Plan
 from interlock.net.http.known_heads import VaryingLines
+from interlock.process import fd_limit
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
@@ -21,14 +21,15 @@ from interlock.protocol.mcp.eras import MODERN_VERSIONS
 from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported_fault
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
-from interlock.protocol.net.address_scope import IpAddress, is_loopback
+from interlock.protocol.net.address_scope import is_loopback
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.calls.call import Call, internal
 from interlock.runtime.calls.caller import Caller, Principal, principal_for
+from interlock.runtime.fronts.connections import Connection, Connections, HeldBytes
 from interlock.runtime.fronts.exchange import Exchange, Head
-from interlock.runtime.fronts.http_protocol import NOW, McpProtocol
+from interlock.runtime.fronts.http_protocol import McpProtocol
 from interlock.runtime.fronts.legacy import LegacyFront
 from interlock.runtime.fronts.modern import ModernFront
 from interlock.runtime.fronts.request_head import NOT_FOUND, HeadDecision, HeadInspector, UrlTarget
@@ -38,12 +39,7 @@ from interlock.runtime.fronts.trusted_proxies import TrustedProxies, source_of
 
 log = logging.getLogger("interlock.public")
 
-REQUEST_S: Final = 30.0  # from a request's first byte to its last
-STUCK_S: Final = 30.0  # how long a client may leave our bytes unread
-IDLE_S: Final = 75.0
-HEARTBEAT_S: Final = 15.0  # a comment on quiet streams, so that proxies keep them and the dead are found
-SWEEP_S: Final = 1.0
-WAITING_BYTES_MAX: Final = 64 * 1024 * 1024  # bodies of requests whose access token is being looked at
+CONNECTIONS_SHARE: Final = 0.5  # of the files this process may open; servers and stores need theirs
 
 H_SESSION: Final = b"mcp-session-id"
 _MODERN_HEADERS: Final = frozenset(version.encode() for version in MODERN_VERSIONS)
@@ -96,12 +92,15 @@ class PublicEndpoint:
         self.known_heads: dict[bytes, Head | None] = {}
         self.varying: VaryingLines = ()
         self._inspector = HeadInspector(plan)
-        self.protocols: set[McpProtocol] = set()
+        self.connections = Connections(
+            most=int(fd_limit.limit() * CONNECTIONS_SHARE),
+            message_bytes=plan.limits.message_bytes,
+            note_refusal=self.note_refusal,
+        )
         self.sse_streams: dict[str, SseStream] = {}
         self.bearers = bearers
         self._also_dismiss = also_dismiss
         self._waiting = BackgroundTasks()
-        self._waiting_bytes = 0
 
     def replan(self, plan: Plan) -> None:
         """Other servers or rules: what was concluded from a request's head may no longer be so."""
@@ -122,15 +121,16 @@ class PublicEndpoint:
         decision: HeadDecision | None = head.decision
         try:
             if decision is None:
-                in_url = self.bearers.in_url if self.bearers is not None else _UNAUTHORISED
-                decision = head.decision = self._inspector.inspect(head, in_url)
+                decision = self._inspect(head)
             if decision.extra:
                 exchange.extra = decision.extra
             if decision.at_once is not None:
                 self._turn_away(exchange, decision.at_once)
                 return
             credential = head.credential
-            principal = self._anonymous(exchange) if credential is None else self._tokens.principal(credential)
+            principal = (
+                self._anonymous(exchange.protocol, head) if credential is None else self._tokens.principal(credential)
+            )
             if principal is not None:
                 self._admit(exchange, decision, principal)
             elif self.bearers is not None:
@@ -140,22 +140,55 @@ class PublicEndpoint:
         except Exception:
             _fail(exchange)
 
+    def _inspect(self, head: Head) -> HeadDecision:
+        in_url = self.bearers.in_url if self.bearers is not None else _UNAUTHORISED
+        decision = head.decision = self._inspector.inspect(head, in_url)
+        return decision
+
+    def admits(self, protocol: McpProtocol, head: Head) -> bool:
+        decision: HeadDecision = head.decision or self._inspect(head)
+        return decision.at_once is None and self._principal(protocol, head) is not None
+
+    def _principal(self, protocol: McpProtocol, head: Head) -> Principal | None:
+        credential = head.credential
+        return self._anonymous(protocol, head) if credential is None else self._tokens.principal(credential)
+
+    def judge(self, protocol: McpProtocol, head: Head) -> None:
+        """Before the body is taken: who may not come in is told so at once. What else is wrong is said in `serve`."""
+        decision: HeadDecision = head.decision or self._inspect(head)
+        refusal, credential, bearers = decision.at_once, head.credential, self.bearers
+        if refusal is None and self._principal(protocol, head) is None:
+            if bearers is not None and credential is not None:
+                protocol.flow.pause_reading()
+                self._waiting.begin(self._judge_later(protocol, head, bearers, credential))
+                return
+            refusal = bearers.without if bearers is not None else _UNAUTHORISED
+        elif refusal is not None and refusal.status < 400:
+            refusal = None
+        protocol.decide(head, _with_lines(refusal, decision.extra))
+
+    async def _judge_later(self, protocol: McpProtocol, head: Head, bearers: Bearers, credential: bytes) -> None:
+        who = await bearers.admit(credential, source_of(protocol.sender(head)))
+        refusal = None if isinstance(who, Principal) else who
+        protocol.decide(head, _with_lines(refusal, head.decision.extra))
+
     def _ask_about(self, exchange: Exchange, decision: HeadDecision, bearers: Bearers) -> None:
         """Holds a request with an unknown credential, and its body, until the credential is verified."""
         credential = exchange.head.credential
         if credential is None:
             self._turn_away(exchange, bearers.without)
-        elif self._waiting_bytes + len(exchange.body) > WAITING_BYTES_MAX:
+            return
+        held = self.connections.hold(exchange.protocol.sender(exchange.head), len(exchange.body))
+        if held is None:
             self._turn_away(exchange, _BUSY)
         else:
-            self._waiting_bytes += len(exchange.body)
-            self._waiting.begin(self._admit_later(exchange, decision, bearers, credential))
+            self._waiting.begin(self._admit_later(exchange, decision, bearers, credential, held))
 
     async def _admit_later(
-        self, exchange: Exchange, decision: HeadDecision, bearers: Bearers, credential: bytes
+        self, exchange: Exchange, decision: HeadDecision, bearers: Bearers, credential: bytes, held: HeldBytes
     ) -> None:
         try:
-            source = source_of(self._sender(exchange.protocol, exchange.head))
+            source = source_of(exchange.protocol.sender(exchange.head))
             who = await bearers.admit(credential, source)
             if not isinstance(who, Principal):
                 self._turn_away(exchange, who)
@@ -164,7 +197,7 @@ class PublicEndpoint:
         except Exception:
             _fail(exchange)
         finally:
-            self._waiting_bytes -= len(exchange.body)
+            held.release()
 
     def _admit(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> None:
         post = decision.post
@@ -185,14 +218,13 @@ class PublicEndpoint:
         else:
             self._legacy_other(exchange, principal)
 
-    def _anonymous(self, exchange: Exchange) -> Principal | None:
+    def _anonymous(self, protocol: McpProtocol, head: Head) -> Principal | None:
         """The principal of a request without a credential; None where one is needed."""
         if self._who_needs_none == "never":
             return None
-        protocol = exchange.protocol
-        if protocol.is_loopback and not _was_forwarded(exchange):
+        if protocol.is_loopback and not _was_forwarded(head):
             return self._local
-        if protocol.is_proxy and self._speaks_for_us(protocol, exchange.head):
+        if protocol.is_proxy and self._speaks_for_us(protocol, head):
             return self._local
         return self._stranger if self._who_needs_none == "any" else None
 
@@ -208,13 +240,8 @@ class PublicEndpoint:
             self.note_refusal(exchange.protocol, exchange.head, refusal.error)
         _refuse(exchange, refusal)
 
-    def note_refusal(self, protocol: McpProtocol, head: Head, reason: str) -> None:
-        peer = f"peer:{self._sender(protocol, head)}"
-        self._refusals.note(peer, "http", head.method.decode("ascii") or "-", reason)
-
-    def _sender(self, protocol: McpProtocol, head: Head) -> IpAddress | None:
-        client = self.proxies.client(head.raw_headers) if protocol.is_proxy else None
-        return client or protocol.peer
+    def note_refusal(self, connection: Connection, head: Head, reason: str) -> None:
+        self._refusals.note(f"peer:{connection.sender(head)}", "http", head.method.decode("ascii") or "-", reason)
 
     # Envelope and era
 
@@ -366,36 +393,14 @@ class PublicEndpoint:
         exchange.reply(202)
         stream.receive(message)
 
-    # The sweep
+    # Ends
 
-    async def sweep_forever(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            now = loop.time()
-            for protocol in list(self.protocols):
-                self._sweep(protocol, now)
-            self._legacy.sessions.expire()
-            self.dismiss_unwelcome()
-            self._refusals.settle()
-
-    def _sweep(self, protocol: McpProtocol, now: float) -> None:
-        exchange = protocol.exchange
-        if protocol.paused_since is not None and now - protocol.paused_since > STUCK_S:
-            protocol.transport.abort()
-        elif protocol.busy_since is not None:
-            if now - protocol.busy_since > REQUEST_S:
-                if exchange is None and protocol.url:
-                    protocol.time_out()
-                else:
-                    protocol.transport.close()
-        elif exchange is not None:
-            if exchange.streaming and now - protocol.written_at > HEARTBEAT_S:
-                exchange.send_chunk(b": \n\n")
-        elif protocol.idle_since == NOW:
-            protocol.idle_since = now
-        elif protocol.is_idle and now - protocol.idle_since > IDLE_S:
-            protocol.transport.close()
+    def sweep(self, now: float) -> None:
+        """Ends what has been idle or slow for too long, or would not be admitted any more."""
+        self.connections.sweep(now)
+        self._legacy.sessions.expire()
+        self.dismiss_unwelcome()
+        self._refusals.settle()
 
     def end_streams(self) -> None:
         """A drain: streams that carry no answers and would never end by themselves are ended in order."""
@@ -471,9 +476,13 @@ def _refuse(exchange: Exchange, refusal: Refusal) -> None:
     exchange.reply(refusal.status, msgspec.json.encode(body))
 
 
-def _was_forwarded(exchange: Exchange) -> bool:
+def _with_lines(refusal: Refusal | None, lines: bytes) -> Refusal | None:
+    return msgspec.structs.replace(refusal, extra=lines + refusal.extra) if refusal is not None and lines else refusal
+
+
+def _was_forwarded(head: Head) -> bool:
     """A proxy on this machine makes the world look like loopback."""
-    return not PROXY_HEADERS.isdisjoint(exchange.head.headers)
+    return not PROXY_HEADERS.isdisjoint(head.headers)
 
 
 PROXY_HEADERS: Final = frozenset(

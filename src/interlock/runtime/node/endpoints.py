@@ -15,7 +15,10 @@ from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.base.tls import listener_options
 from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.fronts.ax import AxEndpoint
+from interlock.runtime.fronts.connections import Connection, Connections
+from interlock.runtime.fronts.exchange import Head
 from interlock.runtime.fronts.health import public_app
+from interlock.runtime.fronts.http_connection import HttpConnection
 from interlock.runtime.fronts.http_protocol import McpProtocol
 from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
     from interlock.runtime.access.oauth import AccessTokens
 
 DRAIN_S: Final = 10  # how long exchanges under way may take once no more are taken
+
+SWEEP_S: Final = 1.0
+OPERATOR_CONNECTIONS_MAX: Final = 512  # of people, commands and their event streams
+OPERATOR_BODY_BYTES: Final = 64 * 1024  # at most; the application's own limit
 
 PAGES: Final = "/approvals"  # what a person looks at with a browser
 
@@ -67,6 +74,7 @@ class Endpoints:
         self._servers: list[EndpointServer] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._sweep: asyncio.Task[None] | None = None
+        self._operator_connections: list[Connections] = []
         self._bridged: set[BridgedClient] = set()
         self._opened = contextlib.AsyncExitStack()
 
@@ -76,9 +84,9 @@ class Endpoints:
             opened.push_async_callback(self.end)
             await self._serve_public()
             operator = self._operator_app(self._operations, self._authenticate)
-            await self._serve(operator, *sockets.operator, **listener_options(plan.node, public=False))
-            await self._serve(self._operator_app(self._operations, None), sockets.admin)
-            self._sweep = asyncio.get_running_loop().create_task(self._public.sweep_forever(), name="public sweep")
+            await self._serve_operator(operator, *sockets.operator, **listener_options(plan.node, public=False))
+            await self._serve_operator(self._operator_app(self._operations, None), sockets.admin)
+            self._sweep = asyncio.get_running_loop().create_task(self._sweep_forever(), name="connections")
             await self._open_bridge(sockets.folder / SOCKET, opened)
             self._opened = opened.pop_all()
 
@@ -108,6 +116,7 @@ class Endpoints:
 
         class PublicProtocol(McpProtocol):  # uvicorn makes one for each connection
             endpoint = public
+            table = public.connections
 
         documents = self._bearers.documents() if self._bearers is not None else {}
         await self._serve(
@@ -120,6 +129,32 @@ class Endpoints:
             **listener_options(plan.node, public=True),
         )
 
+    async def _serve_operator(self, app: Any, *socks: socket.socket, **options: Any) -> None:
+        """Each listener has connections of its own: strangers cannot take those of admin.sock."""
+        connections = Connections(
+            most=OPERATOR_CONNECTIONS_MAX,
+            message_bytes=OPERATOR_BODY_BYTES,
+            note_refusal=self._note_refusal,
+        )
+
+        class OperatorProtocol(HttpConnection):
+            table = connections
+
+        self._operator_connections.append(connections)
+        await self._serve(app, *socks, http=OperatorProtocol, **options)
+
+    def _note_refusal(self, connection: Connection, head: Head, reason: str) -> None:
+        self._refusals.note(f"peer:{connection.sender(head)}", "operator", head.method.decode("ascii") or "-", reason)
+
+    async def _sweep_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = loop.time()
+            self._public.sweep(now)
+            for connections in self._operator_connections:
+                connections.sweep(now)
+
     async def _serve(self, app: Any, *socks: socket.socket, **options: Any) -> None:
         config = uvicorn.Config(
             app,
@@ -129,7 +164,6 @@ class Endpoints:
             ws="none",
             proxy_headers=False,  # node.trusted_proxies decides whose word counts
             server_header=False,
-            timeout_keep_alive=75,
             timeout_graceful_shutdown=DRAIN_S,
             **options,
         )

@@ -65,6 +65,7 @@ class Node:
         self._shutdown = Shutdown(
             endpoints=self._endpoints,
             public=self.fronts.public,
+            subservers=self.fronts.subservers,
             inbox=self.approvals.inbox,
             dispatch=self.calls.dispatch,
             parents=self.fronts.parents,

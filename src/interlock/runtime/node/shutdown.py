@@ -10,6 +10,7 @@ from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.fronts.ax import AxEndpoint
 from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.node.endpoints import DRAIN_S, Endpoints
 from interlock.runtime.parents.service import ParentService
@@ -23,6 +24,7 @@ class Shutdown:
         *,
         endpoints: Endpoints | None,
         public: PublicEndpoint,
+        subservers: AxEndpoint | None,
         inbox: Inbox,
         dispatch: Dispatch,
         parents: ParentService,
@@ -30,6 +32,7 @@ class Shutdown:
     ) -> None:
         self._endpoints = endpoints
         self._public = public
+        self._subservers = subservers
         self._inbox = inbox
         self._dispatch = dispatch
         self._parents = parents
@@ -41,6 +44,8 @@ class Shutdown:
     async def close(self) -> None:
         if self._endpoints is not None:
             self._endpoints.refuse_new()
+        if self._subservers is not None:
+            self._subservers.stop()
         self._public.end_streams()
         self._inbox.end_listening()
         self._parents.stop_calls()
