@@ -20,7 +20,9 @@ from interlock.protocol.ax.confirmation.held_call import (
     call_digest,
     held_result,
     read_confirm_untrusted,
+    redeeming_params,
 )
+from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.errors import Fault
 
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"
@@ -313,3 +315,14 @@ def test_a_proof_may_be_taken_without_the_call_being_sent() -> None:
 @given(st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_no_params_raise_anything(params: bytes) -> None:
     assert isinstance(read_confirm_untrusted(params), Confirm | Fault)
+
+
+def test_a_held_call_is_redeemed_without_a_proof_and_only_in_so_many_words() -> None:
+    redeemed = read_confirm_untrusted(b'{"confirmation_id":"c","redeem":true,"_meta":{}}')
+    assert redeemed == Confirm(confirmation_id="c", proof=None, redeem=True)
+    for wrong in ("false", "null", "1", '"true"', 'true,"proof":null', 'true,"proof":"a.b.c"', 'true,"dispatch":false'):
+        judged = read_confirm_untrusted(b'{"confirmation_id":"c","redeem":%b}' % wrong.encode())
+        assert isinstance(judged, Fault) and judged.code == -32602, wrong
+    sent = redeeming_params("c", {"name": Raw(b'"x"'), "arguments": Raw(b"{}"), "_meta": Raw(b"{}")})
+    assert sent.keys() == {"confirmation_id", "redeem", "_meta"}
+    assert isinstance(read_confirm_untrusted(encode_value(sent)), Confirm)

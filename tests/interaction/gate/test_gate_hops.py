@@ -17,6 +17,7 @@ from tests.interaction.gate.held import (
     Diary,
     anchor,
     approve,
+    deny,
     proof,
     recomputed,
     served,
@@ -230,12 +231,36 @@ def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(t
         assert again["approval_url"].startswith(nodes[0].operator_url)
         assert len(diary.read("fire")) == 1
 
+        # The lower one decided on its own page: the call that it holds is asked for by its id.
+        outer = client.held(FIRE, {"n": 3})
+        approve(nodes[0], outer)
+        inner = client.held(FIRE, {"n": 3})
+        approve(nodes[2], inner, BOB)
+        with Client(nodes[2]) as thief:
+            redeem = {"confirmation_id": inner["confirmation_id"], "redeem": True}
+            assert thief.ask("mcpax/confirm", redeem)["error"]["code"] == 32120
+        assert not [entry for entry in diary.read("fire") if entry["arguments"] == {"n": 3}]
+        assert client.call(FIRE, {"n": 3})["structuredContent"] == {"did": "fire"}
+        assert [entry["arguments"] for entry in diary.read("fire")].count({"n": 3}) == 1
+        assert "held_by" not in client.held(FIRE, {"n": 3})
+
+        # ... or refused it.
+        outer = client.held(FIRE, {"n": 4})
+        approve(nodes[0], outer)
+        inner = client.held(FIRE, {"n": 4})
+        deny(nodes[2], inner, "not today")
+        refused = client.call(FIRE, {"n": 4})
+        assert refused["_meta"][MARK]["status"] == "confirmation_denied"
+        assert refused["_meta"][MARK]["arguments"] == {"n": 4}
+        assert "not today" in refused["content"][0]["text"]
+        assert not [entry for entry in diary.read("fire") if entry["arguments"] == {"n": 4}]
+
         # The same by confirming as the caller: each answer is the next demand, or the result.
         outer = client.held(FIRE, {"n": 2})
         inner = client.confirm(outer, proof(outer))["result"]["_meta"][MARK]
         assert inner["held_by"] == "mid.low"
         assert client.confirm(inner, proof(inner, BOB))["result"]["structuredContent"] == {"did": "fire"}
-        assert len(diary.read("fire")) == 2
+        assert [entry["arguments"] for entry in diary.read("fire")].count({"n": 2}) == 1
         assert client.held(FIRE, {"n": 2})["approval_url"].startswith(nodes[0].operator_url)
         desk.wire.close()
 
@@ -276,3 +301,22 @@ def test_no_client_can_say_whose_caller_it_is(nodes: list[RunningNode]) -> None:
             same = one.held(FIRE, {"n": "mark"}, _meta={"x-mcpax-caller": said})
             assert same["confirmation_id"] == mine["confirmation_id"]
             assert below.held("plant.fire", {"n": "mark"}, _meta={"x-mcpax-caller": said})["caller"] == "local"
+
+
+@pytest.mark.req("AX-11.3-16")
+def test_a_question_of_the_server_is_answered_after_both_gates_agreed(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary.jsonl")
+    name, arguments = "mid.low.plant.ask_first", {"n": 1}
+    with (
+        tree(tmp_path, diary, CLOSED + ADAS, OPEN, CLOSED + BOBS) as nodes,
+        Client(nodes[0], capabilities={"roots": {}}) as client,
+    ):
+        approve(nodes[0], client.held(name, arguments))
+        approve(nodes[2], client.held(name, arguments), BOB)
+        asked = client.call(name, arguments)
+        assert asked["resultType"] == "input_required"
+        assert not diary.read("ask_first")
+        back = {"requestState": asked["requestState"], "inputResponses": {"r": {"roots": []}}}
+        assert client.call(name, arguments, **back)["content"] == []
+        assert len(diary.read("ask_first")) == 1
+        assert "held_by" not in client.held(name, arguments)

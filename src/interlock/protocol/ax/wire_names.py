@@ -259,10 +259,11 @@ METHODS: Final = (
         meaning="Release a held call with a proof; answered with the result of the call.",
         source="11.3",
         params=_object(
-            ("confirmation_id", "proof"),
+            ("confirmation_id",),
             confirmation_id=_UUID,
             proof={"anyOf": [_TEXT, _object(("token",), type=_TEXT, token=_TEXT)]},
             dispatch=_FLAG,
+            redeem=_FLAG,
         ),
         result={"type": "object"},
     ),

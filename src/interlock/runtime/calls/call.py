@@ -202,6 +202,9 @@ class CallHold(Protocol):
     async def approval(self, call: "Call") -> Release | Refuse:
         """The approval that releases the call; asked for where there is none yet."""
 
+    def on_sent(self, call: "Call") -> None:
+        """The released call is on its way."""
+
     def on_ended(self, call: "Call", outcome: Outcome, message: bytes) -> bytes:
         """The call is over: the answer on its way to the client, and what the client is to get."""
 
@@ -409,6 +412,10 @@ class Call(msgspec.Struct, eq=False):
     def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
         """Of what its client wrote only this is sent."""
         self.params, self.meta = params, meta
+
+    def send_as(self, method: str, head: bytes, params: dict[str, Any], meta: dict[str, Raw]) -> None:
+        """What is sent for it is this request."""
+        self.method, self.head, self.params, self.meta = method, head, params, meta
 
     def tell_below(self, said: dict[str, Raw]) -> None:
         """An AX peer below is told this too."""

@@ -100,13 +100,15 @@ class Confirmations:
         approval = self._gate.inbox.get(read.confirmation_id)
         if approval is None:
             relayed = self._gate.rounds.maybe_relayed(read.confirmation_id)
-            if relayed is None:
+            if relayed is None or (read.redeem and relayed.requester != requester_of(call)):
                 return self._dispatcher.refuse(call, UNKNOWN)
             astray = call.maybe_astray((*relayed.route.below, relayed.route.local), relayed.onward)
             return self._carry_down(call, relayed) if astray is None else self._dispatcher.refuse(call, astray)
         astray = call.maybe_astray(approval.route)
         if astray is not None:
             return self._dispatcher.refuse(call, astray)
+        if read.redeem:
+            return self._redeem(call, approval)
         if caller.calls is not None:
             caller.calls[client_id] = call
         self._work.begin(answer_failures(call, self._confirm(call, read, approval)))
@@ -119,6 +121,19 @@ class Confirmations:
         await self._work.finish()
 
     # Held here
+
+    def _redeem(self, call: Confirming, approval: Approval) -> Call:
+        """The caller above asks for the call that is held here, by its id alone: the call itself has passed before."""
+        if approval.kind is not Kind.CALL or approval.requested_by != requester_of(call):
+            return self._dispatcher.refuse(call, UNKNOWN)
+        route = self._find(approval.tool) if approval.status is Status.DENIED else None
+        if route is not None:
+            call.answer(encode_result(call.client_id, self._gate.denial(call, route, approval)), Outcome.REFUSED)
+        elif not approval.is_live:
+            return self._dispatcher.refuse(call, refusal_of(approval))
+        else:
+            self._make(call, approval)
+        return call
 
     async def _confirm(self, call: Confirming, read: Confirm, approval: Approval) -> None:
         decided = await self._decide(read, approval, call.caller.principal.name)

@@ -237,6 +237,10 @@ class Gate:
         result = self.answers.of(call, hold, approval, self.inbox.rules.redeem_s)
         return Refuse(CheckNumber.GATE, HELD.fault, result)
 
+    def denial(self, call: Call, route: Route, approval: Approval) -> bytes:
+        """What the caller of a call that was refused is told."""
+        return self.answers.of(call, self.hold(call, route, None), approval, self.inbox.rules.redeem_s)
+
     async def _take_back(self, call: Call, hold: GateHold, confirmation_id: str) -> None:
         """What a hop below holds is left there to lapse."""
         approval = self.inbox.get(confirmation_id)
@@ -284,24 +288,36 @@ class Gate:
         self.finish(approval_id, Move.FAIL, "the question it was answered with was not answered in time")
 
     def _let_go_on(
-        self, call: Call, hold: GateHold, state: bytes = b"", questions: frozenset[str] = frozenset()
+        self,
+        hold: GateHold,
+        state: bytes = b"",
+        questions: frozenset[str] = frozenset(),
+        held_below: str | None = None,
     ) -> None:
         if hold.approval_id is not None:
-            seconds = self.inbox.rules.redeem_s
-            who, digest = hold.requester, hold.digest
-            hold.goes_on = self.rounds.let_go_on(who, digest, hold.approval_id, state, seconds, questions)
+            hold.goes_on = self.rounds.let_go_on(
+                hold.requester,
+                hold.digest,
+                hold.approval_id,
+                state,
+                self.inbox.rules.redeem_s,
+                questions,
+                held_below,
+                hold.rounds,
+            )
 
     def read_answer(self, call: Call, hold: GateHold, message: bytes) -> bytes:
         """The answer on its way to the client."""
         read = self.relays.read_answer(call, hold, message)
         if isinstance(read, Carried):
-            self._let_go_on(call, hold)
+            if not read.is_definition:
+                self._let_go_on(hold, held_below=read.confirmation_id)
             return encode_result(call.client_id, self.answers.from_below(call, hold, read))
         message = read
         if hold.approval_id is not None and _INPUT_REQUIRED in message and call.caller.era is Era.MODERN:
             wanted = read_input_required(result_of(message))
             if wanted is not None and not isinstance(wanted, str):
-                self._let_go_on(call, hold, bytes(wanted.state or b""), frozenset(wanted.questions))
+                self._let_go_on(hold, bytes(wanted.state or b""), frozenset(wanted.questions))
         return message
 
     def made_below(self, relayed: Relayed) -> None:

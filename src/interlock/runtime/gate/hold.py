@@ -1,18 +1,23 @@
 """What one call of a tool with a gate waits for, and what is known of it until it ends."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.caller_mark import requester
+from interlock.protocol.ax.confirmation.held_call import redeeming_params
 from interlock.protocol.ax.confirmation.request_state import Visit
+from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.check import Refuse, Release
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.gate.confirmed_request import keep_confirmed
 from interlock.runtime.gate.rounds import Pass
+from interlock.runtime.links.handshake import modern_head
+
+ShownRequest = tuple[str, bytes, dict[str, Any], dict[str, Raw]]  # method, head, params, `_meta`
 
 
 class Back(msgspec.Struct, frozen=True):
@@ -57,6 +62,8 @@ class GateHold(msgspec.Struct, eq=False):
     approval_id: str | None = None  # once it is used
     goes_on: bool = False  # its answer was a question: the call is not over
     answered_here: bool = False  # by the gate, not by anybody below
+    rounds: int = 0  # in which its server asked something, before this one
+    request: ShownRequest | None = None  # the call itself, while another request is sent for it
 
     def identify(self, call: Call) -> Fault | None:
         return None if self.is_named else self.gate.identify(call, self)
@@ -72,6 +79,17 @@ class GateHold(msgspec.Struct, eq=False):
         self.approval_id = approval_id
         self.is_waiting = False
         keep_confirmed(call, self.route.link, before)
+        if before is None:
+            return
+        self.rounds = before.number + (before.held_below is None)
+        if before.held_below is not None:  # a hop below has the call: it passes once, whatever was answered
+            self.request = call.method, call.head, call.params, call.meta
+            call.send_as(CONFIRM, modern_head(CONFIRM), redeeming_params(before.held_below, call.params), call.meta)
+
+    def on_sent(self, call: Call) -> None:
+        if self.request is not None:
+            call.send_as(*self.request)
+            self.request = None
 
     def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
         if not self.answered_here:

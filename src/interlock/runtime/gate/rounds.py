@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.route import CURSOR, ROUTE
+from interlock.protocol.mcp.mrtr import ROUNDS_MAX
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.catalog.routes import Route
 
@@ -34,6 +35,8 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
     until: float
     state: bytes  # what the server's question asks back; empty: a hop below asks for a confirmation
     questions: frozenset[str] = frozenset()  # what it asks, by its names
+    held_below: str | None = None  # the confirmation that a hop below asks for
+    number: int = 0  # rounds before this one
 
 
 class Rounds:
@@ -83,16 +86,25 @@ class Rounds:
         state: bytes,
         seconds: float,
         questions: frozenset[str] = frozenset(),
+        held_below: str | None = None,
+        number: int = 0,
     ) -> bool:
-        """False when there is no room: then the call is over."""
-        if len(self._passes) >= PASSES_MAX:
+        """False when there is no room, or it went on too often: then the call is over."""
+        if len(self._passes) >= PASSES_MAX or number > ROUNDS_MAX:
             return False
         key = (requester, digest)
         before = self._passes.get(key)
         if before is not None and before.approval_id != approval_id:
             self._on_lapsed(before.approval_id)  # the same call was begun anew, and goes on in its place
         until = self._clock.now() + seconds
-        held = self._passes[key] = Pass(approval_id=approval_id, until=until, state=state, questions=questions)
+        held = self._passes[key] = Pass(
+            approval_id=approval_id,
+            until=until,
+            state=state,
+            questions=questions,
+            held_below=held_below,
+            number=number,
+        )
         asyncio.get_running_loop().call_later(seconds, self._lapse, key, held)
         return True
 

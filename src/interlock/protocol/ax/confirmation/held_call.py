@@ -7,7 +7,7 @@ its proof is good is judged in `jws_proof`.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -50,9 +50,12 @@ class Presented(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confirm(msgspec.Struct, frozen=True, kw_only=True):
+    """`dispatch` and `redeem` are ours, between aggregators."""
+
     confirmation_id: str
-    proof: Presented
-    dispatch: bool = True  # ours, between aggregators: false takes the proof and leaves the call to its caller
+    proof: Presented | None  # None where it is redeemed
+    dispatch: bool = True  # false takes the proof and leaves the call to its caller
+    redeem: bool = False  # the caller asks for the call that is held, decided or not; it proves nothing
 
 
 def call_digest(
@@ -136,13 +139,25 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Fault:
     confirmation_id = maybe_string(members.get("confirmation_id"))
     if not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:
         return _unreadable(f"confirmation_id must be a string of 1 to {ID_CHARS_MAX} characters")
-    proof = read_proof_untrusted(members.get("proof"))
     dispatch = _maybe_value(members.get("dispatch", Raw(b"true")))
+    redeem = _maybe_value(members.get("redeem", Raw(b"false")))
+    if redeem is True and "proof" not in members and dispatch is True:
+        return Confirm(confirmation_id=confirmation_id, proof=None, redeem=True)
+    proof = read_proof_untrusted(members.get("proof"))
     if isinstance(proof, Fault):
         return proof
-    if not isinstance(dispatch, bool):
-        return _unreadable("dispatch must be true or false")
+    if not isinstance(dispatch, bool) or redeem is not False:
+        return _unreadable("dispatch must be true or false, and a proof is not redeemed")
     return Confirm(confirmation_id=confirmation_id, proof=proof, dispatch=dispatch)
+
+
+def redeeming_params(confirmation_id: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The params of mcpax/confirm by which an aggregator asks a hop below for a call that it held before.
+
+    `said`: the params of the call, of which only `_meta` is sent again.
+    """
+    params: dict[str, Any] = {"confirmation_id": Raw(encode_value(confirmation_id)), "redeem": Raw(b"true")}
+    return {**params, "_meta": said["_meta"]} if "_meta" in said else params
 
 
 def read_proof_untrusted(raw: Raw | bytes | None) -> Presented | Fault:

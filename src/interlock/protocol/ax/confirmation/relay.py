@@ -40,6 +40,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     confirmation_id: str
     approval_url: str | None
+    is_definition: bool  # it waits until an operator has said what the tool does, and nothing is kept of the call
     aggregator_id: str | None  # the hop that holds the call, by its own account
 
 
@@ -73,6 +74,7 @@ def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
         status=status,
         confirmation_id=confirmation_id,
         approval_url=url,
+        is_definition="kind" in demand,
         aggregator_id=maybe_string(demand.get("aggregator_id")),
     )
 

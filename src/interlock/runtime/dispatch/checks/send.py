@@ -28,3 +28,5 @@ def forbid_resending(call: Call, link: Link) -> None:
         call.renewed = True  # the ticket stays for the next round of a question
     else:
         call.ticket = None
+    if call.hold is not None:
+        call.hold.on_sent(call)

@@ -1,0 +1,101 @@
+"""Does one approval pass a call once to an aggregator below, whatever that answers (MCP-AX 11.3)?"""
+
+import asyncio
+import contextlib
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.interaction.ax.bare import Bare, connect, tool
+from tests.interaction.ax.tree import ACCESS
+from tests.interaction.gate.held import ADA, MARK, Client, anchor, approve
+from tests.interaction.harness import RunningNode, running_node
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
+
+CLOSED = '[gate]\nmode = "gated"\nunannotated = "allow"\n' + anchor("ada", ADA, "*")
+FIRE = "low.plant.fire"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with running_node(tmp_path_factory.mktemp("once"), {}, ACCESS + CLOSED) as made:
+        yield made
+
+
+class Holding(Bare):
+    """An aggregator that has a confirmation of its own for every call, and says what it likes to who comes back."""
+
+    answer: Callable[[str], dict[str, Any]]
+
+    async def _serve(self, request: dict[str, Any]) -> None:
+        if request["method"] != "mcpax/confirm":
+            await super()._serve(request)
+            return
+        await self.send({"jsonrpc": "2.0", "id": request["id"], **self.answer(request["params"]["confirmation_id"])})
+
+    def sent(self, method: str) -> list[dict[str, Any]]:
+        return [one["params"] for one in self.heard if one.get("method") == method]
+
+
+def demand(confirmation_id: str) -> dict[str, Any]:
+    shown = {"status": "confirmation_required", "confirmation_id": confirmation_id, "tool": "plant.fire"}
+    return {"resultType": "complete", "content": [], "isError": True, "_meta": {MARK: shown}}
+
+
+@contextlib.asynccontextmanager
+async def holding(node: RunningNode, answer: Callable[[str], dict[str, Any]]) -> AsyncIterator[Holding]:
+    gated = tool("plant.fire", annotations={"destructiveHint": True}, _meta={"x-mcpax-gated": True})
+    above = {"x-mcpax-subtree-ids": [str(uuid.uuid4())], "authority": "dns:all.example"}
+    low = Holding(await connect(node), "low", tools=[gated], call=lambda _: demand(str(uuid.uuid4())), **above)
+    low.answer = answer
+    try:
+        await low.register()
+        await asyncio.to_thread(node.wait_link, "low", {"state": "ready", "tools": 1})
+        yield low
+    finally:
+        await low.stop()
+
+
+ANSWERS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "the same demand": lambda id: {"result": demand(id)},
+    "another demand": lambda _: {"result": demand(str(uuid.uuid4()))},
+    "confirmed": lambda _: {"result": {"resultType": "complete", "status": "confirmed"}},
+    "a result": lambda _: {"result": {"resultType": "complete", "content": []}},
+    "an error": lambda _: {"error": {"code": 32121, "message": "confirmation_expired"}},
+    "an unknown method": lambda _: {"error": {"code": -32601, "message": "Method not found"}},
+}
+
+
+@pytest.mark.req("AX-11.3-11")
+@pytest.mark.req("AX-11.3-16")
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_one_approval_sends_the_call_once(node: RunningNode, answer: str, era: str) -> None:
+    arguments = {"n": f"{answer} {era}"}
+
+    def approve_once() -> None:
+        with Client(node, era) as client:
+            outer = client.held(FIRE, arguments)
+            approve(node, outer)
+            for _ in range(7):
+                said = client.ask("tools/call", {"name": FIRE, "arguments": arguments})
+                held = said.get("result", {}).get("_meta", {}).get(MARK, {})
+                if held and "held_by" not in held:  # the root asks anew: the approval is used up
+                    assert held["confirmation_id"] != outer["confirmation_id"]
+
+    async with holding(node, ANSWERS[answer]) as low:
+        await asyncio.to_thread(approve_once)
+        (call,) = low.sent("tools/call")
+        assert call["arguments"] == arguments
+        redeemed = low.sent("mcpax/confirm")
+        assert redeemed
+        for one in redeemed:
+            assert one.keys() == {"confirmation_id", "redeem", "_meta"}
+            assert one["_meta"]["x-mcpax-caller"] == call["_meta"]["x-mcpax-caller"]
+        if "demand" in answer:
+            assert len(redeemed) == 6
+        for before, after in itertools.pairwise(redeemed):
+            assert (before["confirmation_id"] == after["confirmation_id"]) is (answer == "the same demand")
