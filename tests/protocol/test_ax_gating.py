@@ -150,6 +150,17 @@ def test_what_a_model_is_told_is_this_hops_own_and_names_tool_and_holding_node_a
         assert made["held_by"] == "top"
 
 
+@pytest.mark.req("AX-3.2-4")
+@pytest.mark.parametrize("status", ["confirmation_required", "confirmation_denied"])
+def test_a_client_is_shown_who_holds_its_call_by_the_namespace_alone(status: str) -> None:
+    below = {**DEMAND, "status": status, "aggregator_id": "0b5f33c5", "caller": "parent:wss://mid.inside:7300/ax#m"}
+    found = carried(result(below), shows_holder=False)
+    assert (found.approval_url, found.aggregator_id) == (None, "0b5f33c5")
+    for inside in (b"0b5f33c5", b"mid.inside", b"https://"):
+        assert inside not in found.result
+    assert json.loads(found.result)["_meta"]["x-mcpax-confirmation"]["held_by"] == "low"
+
+
 def test_a_refusal_is_told_with_its_reason_and_without_a_page() -> None:
     found = carried(result({**DEMAND, "status": "confirmation_denied", "reason": "not today" + "!" * 1000}))
     assert "refused it. The reason given: not today!" in text(found)

@@ -349,6 +349,11 @@ _GATE = keys_of(
         example="allow",
         help="Tools that do not say what they do: wait until an operator has said it once, or are called at once.",
     ),
+    Key(
+        name="show_holder",
+        example=True,
+        help="Whether clients are shown the id and the page of a node below that holds their call.",
+    ),
 )
 
 _APPROVALS = keys_of(

@@ -137,6 +137,7 @@ class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["gated", "defer", "open"] = "gated"  # defer: what a hop below gates is left to it
     also: tuple[str, ...] = ()  # further tools (globs), in every mode
     unannotated: Literal["classify", "allow"] = "classify"  # tools that do not say whether they can be undone
+    show_holder: bool = False  # clients are shown the id and the page of the node below that holds their call
 
 
 Channel = Literal["console", "cli", "os_dialog", "command", "webhook"]

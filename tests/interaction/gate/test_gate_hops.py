@@ -29,9 +29,9 @@ pytestmark = pytest.mark.timeout(90)
 
 PAGE = "https://low.all.example"
 LOW_AT_PAGE = {"INTERLOCK_NODE__OPERATOR_URL": PAGE}
-OPEN = '[gate]\nmode = "open"\n'
-CLOSED = '[gate]\nmode = "gated"\nunannotated = "allow"\n'
-DEFER = '[gate]\nmode = "defer"\nunannotated = "allow"\n'
+OPEN = '[gate]\nmode = "open"\nshow_holder = true\n'
+CLOSED = '[gate]\nmode = "gated"\nunannotated = "allow"\nshow_holder = true\n'
+DEFER = '[gate]\nmode = "defer"\nunannotated = "allow"\nshow_holder = true\n'
 ADAS, BOBS = anchor("ada", ADA, "*"), anchor("bob", BOB, "*")
 
 

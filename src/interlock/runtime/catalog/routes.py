@@ -463,7 +463,12 @@ class _LinkItemsBuilder:
             hops=told.hops,
             irreversible=irreversible,
             gated=gated,
-            gate=gate_of(hold, relays=self._offer.is_aggregator and (told.gated or irreversible), by_contract=asked),
+            gate=gate_of(
+                hold,
+                relays=self._offer.is_aggregator and (told.gated or irreversible),
+                shows_holder=self._plan.gate.show_holder,
+                by_contract=asked,
+            ),
             is_open=is_open,
             is_classified=ruling is not None or self._reclassify(original, rule),
             is_unaccepted=accepted is not None,

@@ -58,6 +58,7 @@ class Relays:
             child=len(route.segments) - len(route.below) + 1,
             local=route.local,
             authority=route.link.offer.authority,
+            shows_holder=call.caller.hop is not None or route.gate.shows_holder,
         )
         carried = maybe_carried(result, answered)
         if carried is None or carried.aggregator_id == self._aggregator_id or self._inbox.get(carried.confirmation_id):

@@ -28,6 +28,7 @@ class GateRule(msgspec.Struct, frozen=True, kw_only=True):
 
     hold: Hold | None
     relays: bool  # a hop below may answer confirmation_required, which is carried up
+    shows_holder: bool = False  # clients are shown what only who decides at that hop needs
     by_contract: bool = False  # the contract of the tool asks for it
 
 
@@ -62,5 +63,9 @@ def hold_of(
     return Hold.CALL if irreversible else None
 
 
-def gate_of(hold: Hold | None, *, relays: bool, by_contract: bool = False) -> GateRule | None:
-    return GateRule(hold=hold, relays=relays, by_contract=by_contract) if hold is not None or relays else None
+def gate_of(
+    hold: Hold | None, *, relays: bool, shows_holder: bool = False, by_contract: bool = False
+) -> GateRule | None:
+    if hold is None and not relays:
+        return None
+    return GateRule(hold=hold, relays=relays, shows_holder=shows_holder, by_contract=by_contract)

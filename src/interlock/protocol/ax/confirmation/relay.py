@@ -2,7 +2,8 @@
 
 The demand is carried up with the name of the tool, its route and its arguments as this hop knows them; what the holding
 hop calls the tool stays to be seen, so that a signer can compute the digest. The words for a model are this hop's own,
-and a page is shown only where the child has proved that it speaks for the host. Every other part stays as it came.
+and a page is shown only where the child has proved that it speaks for the host. Every other part stays as it came;
+clients, though, are not shown who holds the call beyond its place in the namespace, unless the operator wants it.
 """
 
 import re
@@ -20,6 +21,7 @@ URL_CHARS_MAX: Final = 2048
 REASON_CHARS_MAX: Final = 500
 HELD_AS: Final = "held_as"  # what the holding hop calls the tool: part of the digest
 HELD_BY: Final = "held_by"  # the holding hop, as the caller knows it
+_OF_HOLDER: Final = ("aggregator_id", "caller")  # its id, and who called it, by an address of the tree's inside
 # Nothing that a browser reads otherwise: no user, no backslash, no white space.
 _match_page = re.compile(r"https://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[\x21-\x5b\x5d-\x7e]*)?").fullmatch
 
@@ -33,6 +35,7 @@ class RelayedCall(msgspec.Struct, frozen=True, kw_only=True):
     child: int  # how many of them lead to the hop that answered
     local: str
     authority: str | None  # the DNS name that hop has proved
+    shows_holder: bool = True  # to hops above, and to clients where that is configured
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +57,10 @@ def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
     status, confirmation_id = maybe_string(demand.get("status")), maybe_string(demand.get("confirmation_id"))
     if status not in (REQUIRED, DENIED) or not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:
         return None
-    url = _maybe_url(demand.pop("approval_url", None), call.authority)
+    url, holder = demand.pop("approval_url", None), maybe_string(demand.get("aggregator_id"))
+    url = _maybe_url(url, call.authority) if call.shows_holder else None
+    if not call.shows_holder:
+        demand = {name: value for name, value in demand.items() if name not in _OF_HOLDER}
     held_by = _held_by(maybe_string(demand.get(HELD_BY)), call)
     demand.setdefault(HELD_AS, {name: demand[name] for name in ("tool", "route") if name in demand})
     demand |= {"tool": call.tool, "route": (*call.segments, call.local), HELD_BY: held_by}
@@ -75,7 +81,7 @@ def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
         confirmation_id=confirmation_id,
         approval_url=url,
         is_definition="kind" in demand,
-        aggregator_id=maybe_string(demand.get("aggregator_id")),
+        aggregator_id=holder,
     )
 
 
