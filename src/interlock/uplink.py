@@ -20,6 +20,7 @@ from interlock.protocol.ax.errors import NAMES, NAMESPACE_INVALID
 from interlock.protocol.ax.messages import (
     DEREGISTER,
     HEARTBEAT,
+    HELD_ELSEWHERE,
     PARENT,
     REGISTER,
     TOOLS_REFUSED,
@@ -256,6 +257,8 @@ class Uplink:
             case Notification():
                 if message.method == TOOLS_REFUSED:
                     self._handle_refused(message)
+                elif message.method == HELD_ELSEWHERE:
+                    self._handle_held(message)
                 elif self._tenant is not None:
                     self._tenant.hear(message)
             case _:
@@ -273,6 +276,9 @@ class Uplink:
         """Some of what we list is not listed above (4.2)."""
         told = bytes(message.params).decode(errors="replace")
         self._log.warning("the parent does not list everything: %s", display_words(told))
+
+    def _handle_held(self, message: Notification) -> None:
+        """Only one with registrants of its own can have any that another aggregator has."""
 
     def _reply(self, message: bytes) -> None:
         if self._link is not None and self._link.pipe is not None:

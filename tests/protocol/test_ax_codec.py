@@ -11,21 +11,35 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import AuthScope
-from interlock.protocol.ax.messages import Deregister, Heartbeat, Parent, Proof, Register, Registered
+from interlock.protocol.ax.messages import (
+    Claimed,
+    Claims,
+    Deregister,
+    Heartbeat,
+    Parent,
+    Proof,
+    Register,
+    Registered,
+)
 from interlock.protocol.ax.registration.codec import (
+    CLAIMS_MAX,
     DEREGISTERED,
     INTERVAL_MS_MAX,
     MESSAGE_BYTES_MAX,
     SUBTREE_IDS,
     SUBTREE_IDS_MAX,
+    encode_claims,
     encode_deregister,
     encode_heartbeat,
     encode_heartbeat_answer,
+    encode_held,
     encode_parent,
     encode_register,
     encode_registered,
+    read_claims_untrusted,
     read_deregister_untrusted,
     read_heartbeat_untrusted,
+    read_held_untrusted,
     read_parent_untrusted,
     read_register_untrusted,
     read_registered_untrusted,
@@ -625,3 +639,45 @@ def test_only_values_or_faults_come_out_of_a_damaged_message(chance: random.Rand
         for _ in range(chance.randint(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
         reads(bytes(data[: chance.choice((len(data), chance.randrange(len(data))))]))
+
+
+# Claims
+
+
+CLAIM = {"subserver_id": ID.upper(), "aggregator_id": OTHER, "session_hash": "0" * 64}
+
+
+def test_claims_are_read_as_they_were_written() -> None:
+    read = read_claims_untrusted(raw({"claims": [CLAIM], "released": [OTHER.upper()], "released_session": "s"}))
+    assert isinstance(read, Claims)
+    assert read.claims == (Claimed(subserver_id=ID, aggregator_id=OTHER, session_hash="0" * 64),)
+    assert (read.released, read.released_session) == ((OTHER,), "s")
+    assert read_claims_untrusted(Raw(encode_claims(read))) == read
+    assert read_claims_untrusted(raw({})) == Claims()
+
+
+@pytest.mark.parametrize(
+    ("member", "params"),
+    [
+        ("params", []),
+        ("claims", {"claims": {}}),
+        ("claims", {"claims": [7]}),
+        ("claims", {"claims": [CLAIM] * (CLAIMS_MAX + 1)}),
+        ("subserver_id", {"claims": [{**CLAIM, "subserver_id": "x"}]}),
+        ("aggregator_id", {"claims": [{**CLAIM, "aggregator_id": None}]}),
+        ("session_hash", {"claims": [{**CLAIM, "session_hash": "0" * 63}]}),
+        ("session_hash", {"claims": [{**CLAIM, "session_hash": ["0" * 64]}]}),
+        ("released", {"released": ["x"]}),
+        ("released", {"released": ID}),
+        ("released_session", {"released_session": ""}),
+    ],
+)
+def test_a_claim_that_is_none_is_refused_by_the_name_of_its_member(member: str, params: Any) -> None:
+    assert refused(read_claims_untrusted(raw(params)), member).code == INVALID_PARAMS
+
+
+def test_what_others_hold_is_read_and_nonsense_is_not() -> None:
+    assert read_held_untrusted(Raw(encode_held({ID: OTHER}))) == {ID: OTHER}
+    assert read_held_untrusted(raw({"status": "ok"})) == {}
+    for bad in ([], {"held": []}, {"held": {ID: "x"}}, {"held": {ID: None}}):
+        assert isinstance(read_held_untrusted(raw(bad)), Fault)

@@ -16,10 +16,12 @@ HEARTBEAT: Final = "mcpax/heartbeat"
 DEREGISTER: Final = "mcpax/deregister"
 CONFIRM: Final = "mcpax/confirm"
 PARENT: Final = "mcpax/parent"  # ours: the query of 13.4, which the draft leaves without a name
+CLAIM: Final = "mcpax/claim"  # ours: the common parent as the witness of 13.4
 
 SUBSERVER_LOST: Final = "notifications/mcpax/subserver_lost"
 OVERFLOW: Final = "notifications/mcpax/notification_overflow"
 TOOLS_REFUSED: Final = "notifications/mcpax/tools_refused"
+HELD_ELSEWHERE: Final = "notifications/mcpax/split_brain"  # ours
 
 SUBPROTOCOL: Final = "mcpax.v1"  # of the WebSocket at /ax
 VERSION: Final = "2026-05-01"  # the AX revision we speak (6.1)
@@ -67,6 +69,7 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     aggregator_id: str | None = None  # this and the two below are ours: an aggregator that keeps to the draft is silent
     tree: str | None = None
     auth_scope: AuthScope | None = None
+    claims: bool | None = None  # ours: True where it takes mcpax/claim
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,3 +86,19 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
     subserver_id: str
     parent_id: str | None
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """A subserver, the aggregator it registered with, and a hash of its session there."""
+
+    subserver_id: str
+    aggregator_id: str
+    session_hash: str
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """mcpax/claim: which subservers the sender has, itself or below it, and which it has no more."""
+
+    claims: tuple[Claimed, ...] = ()
+    released: tuple[str, ...] = ()  # subserver_ids
+    released_session: str | None = None  # as the registrant said it: the former holder's session is over

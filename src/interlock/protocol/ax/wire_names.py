@@ -186,6 +186,7 @@ _SEGMENT: Final = {"type": "string", "pattern": "^[a-z0-9_-]{1,63}$"}
 _PATH: Final = {"type": "string", "maxLength": 255}
 _UUIDS: Final = {"type": "array", "items": _UUID, "maxItems": 10000}
 _SCOPE: Final = {"enum": ["read", "write", "admin"]}
+_HELD: Final = {"type": "object", "additionalProperties": _UUID, "maxProperties": 1000}
 _STATUS_OK: Final = _object(("status", "heartbeat_deadline_ms"), status={"const": "ok"}, heartbeat_deadline_ms=_COUNT)
 
 _UP: Final = "subserver to aggregator"
@@ -232,6 +233,7 @@ METHODS: Final = (
             aggregator_id=_UUID,
             tree=_TEXT,
             auth_scope=_SCOPE,
+            claims=_FLAG,
         ),
     ),
     Method(
@@ -281,6 +283,28 @@ METHODS: Final = (
         ),
     ),
     Method(
+        name=messages.CLAIM,
+        kind="request",
+        direction="aggregator to the aggregator above",
+        meaning="Say which subservers the sender has, itself or below it; answered with those that another had before.",
+        source="ours, for 13.4",
+        params=_object(
+            claims={
+                "type": "array",
+                "maxItems": 1000,
+                "items": _object(
+                    ("subserver_id", "aggregator_id", "session_hash"),
+                    subserver_id=_UUID,
+                    aggregator_id=_UUID,
+                    session_hash={"type": "string", "pattern": "^[0-9a-f]{64}$"},
+                ),
+            },
+            released={"type": "array", "items": _UUID, "maxItems": 1000},
+            released_session=_TEXT,
+        ),
+        result=_object(("status", "held"), status={"const": "ok"}, held=_HELD),
+    ),
+    Method(
         name=messages.SUBSERVER_LOST,
         kind="notification",
         direction=_UP,
@@ -316,6 +340,14 @@ METHODS: Final = (
             },
             total=_COUNT,
         ),
+    ),
+    Method(
+        name=messages.HELD_ELSEWHERE,
+        kind="notification",
+        direction="aggregator to the aggregator below",
+        meaning="Subservers that were claimed are held by another aggregator of the tree: their sessions end.",
+        source="ours, for 13.4",
+        params=_object(("held",), held=_HELD),
     ),
 )
 

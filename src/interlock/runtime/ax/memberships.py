@@ -17,12 +17,15 @@ from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
 from interlock.protocol.ax.messages import (
     DEREGISTER,
     HEARTBEAT_MS,
+    HELD_ELSEWHERE,
     REGISTER,
     SUBSERVER_LOST,
     Register,
 )
 from interlock.protocol.ax.names import Withheld
 from interlock.protocol.ax.notifications import Drops, Notice, lost_notice, refused_notice
+from interlock.protocol.ax.registration.codec import encode_held
+from interlock.protocol.ax.registration.holders import OWN
 from interlock.protocol.ax.registration.liveness import LivenessState
 from interlock.protocol.ax.registration.registrations import Registrations
 from interlock.protocol.ax.registration.sessions import (
@@ -41,6 +44,7 @@ from interlock.protocol.ax.registration.sessions import (
 from interlock.protocol.jsonrpc.codec import encode_notification
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
+from interlock.runtime.ax.claims import TreeClaims
 from interlock.runtime.ax.membership_parts import MembershipParts, RegistrationSource
 from interlock.runtime.ax.own_tools import own_items
 from interlock.runtime.ax.ownership import Leases
@@ -95,6 +99,7 @@ class Members(ABC):
         self._budgets = parts.budgets
         self._refusals = parts.refusals
         self._leases = parts.leases
+        self.claims = TreeClaims(aggregator_id, self._take_away)
         self._members: dict[str, _Member] = {}  # by session id, also of a lost one while its names are listed
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = BackgroundTasks()
@@ -202,6 +207,7 @@ class Members(ABC):
         session = event.session
         member = self._members[session.session_id]
         why = detail or _LOSSES[event.reason]
+        self.claims.end(session)
         self._cut(member, LinkState.DEGRADED, why)
         self._degrade(member.keeper.link)
         member.source.close(POLICY, event.reason)
@@ -213,6 +219,7 @@ class Members(ABC):
     def _end(self, event: Ended) -> None:
         session = event.session
         member = self._members[session.session_id]
+        self.claims.end(session)
         self._cut(member, LinkState.STOPPED, event.reason)
         member.source.close(_CLOSE_CODES.get(event.reason, POLICY), event.reason)
         log.info("link %s: its registration ended: %s", session.segment, event.reason)
@@ -288,6 +295,20 @@ class Members(ABC):
             await leases.give_up(register.subserver_id, session_id)
         except StoreError as away:
             log.warning("link %s: its lease is left to lapse: %s", register.segment, away)
+
+    # Subservers that another aggregator has (13.4)
+
+    def _take_away(self, via: str, held: Mapping[str, str]) -> None:
+        """Those registered here end; a registrant is told of those below it, and ends them."""
+        member = self._members.get(via)
+        if member is not None and member.keeper.link.pipe is not None:
+            told = encode_notification(HELD_ELSEWHERE.encode(), encode_held(held))
+            member.keeper.link.pipe.send(told, b"", None)
+        for subserver_id, holder in held.items() if via == OWN else ():
+            session_id = self.engine.maybe_session(subserver_id)
+            if session_id is not None:
+                log.warning("subserver %s is registered with %s in this tree", subserver_id, holder)
+                self.happened(self.engine.end(session_id, "split_brain", now=self._clock.now()))
 
     # What it lists
 

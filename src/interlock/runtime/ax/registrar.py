@@ -7,6 +7,7 @@ by `Registrations`, with what the store remembers; what then happens is done by 
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,10 +16,12 @@ import msgspec
 from interlock.config.plan import Plan
 from interlock.protocol.ax.errors import LINK_INSECURE, NAMESPACE_CONFLICT, refusal
 from interlock.protocol.ax.messages import (
+    CLAIM,
     DEREGISTER,
     HEARTBEAT,
     REGISTER,
     VERSION,
+    Claims,
     Parent,
     Register,
     Registered,
@@ -26,10 +29,12 @@ from interlock.protocol.ax.messages import (
 from interlock.protocol.ax.registration.codec import (
     DEREGISTERED,
     encode_heartbeat_answer,
+    encode_held,
+    read_claims_untrusted,
     read_deregister_untrusted,
     read_heartbeat_untrusted,
 )
-from interlock.protocol.ax.registration.leases import asks_parent, check_parent
+from interlock.protocol.ax.registration.leases import asks_parent, check_parent, split_brain
 from interlock.protocol.ax.registration.sessions import (
     Event,
     Joined,
@@ -51,6 +56,7 @@ from interlock.store.ports import StoreError
 log = logging.getLogger("interlock.ax")
 
 SESSION_ID_BYTES: Final = 24  # MCP-AX 6.2: at least 128 random bits
+CLAIMING_MAX: Final = 100  # of one registrant at once
 VERSIONS_NOTED_MAX: Final = 100  # strange versions that are told apart in the log
 
 
@@ -62,6 +68,7 @@ class Registrar(Members):
         self._versions_noted: set[str | None] = {VERSION}
         self._children: dict[str, str] = {}
         self._of_contracts: tuple[str, ...] = ()
+        self._claiming: Counter[str] = Counter()  # requests of registrants that wait for our parent
         self.keep_segments(plan)
 
     async def open(self) -> None:
@@ -134,8 +141,10 @@ class Registrar(Members):
         if fault := await self._check_holder(request, session_id, source):
             return fault
         answer = await self._seat(request, peer, owner, session_id, source)
-        if isinstance(answer, Fault) and self._leases is not None:
-            await self._give_up(self._leases, request, session_id)
+        if isinstance(answer, Fault):
+            if self._leases is not None:
+                await self._give_up(self._leases, request, session_id)
+            self.claims.release_own(request.subserver_id, session_id)
         return answer
 
     def _check_class(self, transport_class: str) -> Fault | None:
@@ -173,7 +182,7 @@ class Registrar(Members):
         self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 
     async def _check_holder(self, request: Register, session_id: str, source: RegistrationSource) -> Fault | None:
-        """13.4: by the store where one is shared, else by asking."""
+        """13.4: by the store where one is shared, else by asking the subserver and our parent."""
         if self._leases is not None:
             return await self._leases.claim(request, session_id)
         answer: Parent | Fault | None = None
@@ -181,12 +190,18 @@ class Registrar(Members):
             answer = await source.ask_parent()
         if isinstance(answer, Fault):
             return answer
-        return check_parent(request, answer, self.engine.aggregator_id)
+        if fault := check_parent(request, answer, self.engine.aggregator_id):
+            return fault
+        holder = await self.claims.claim_own(request.subserver_id, session_id, request.released_session)
+        return None if holder is None else split_brain(holder)
 
     # What it says on its link
 
     def on_ax_request(self, link: RegisteredLink, request: Request) -> None:
         pipe = link.pipe
+        if request.method == CLAIM and link.offer.is_aggregator:
+            self._tasks.begin(self._answer_claims(link, request))
+            return
         answer, events = self.answer(request, link.registration.peer, link.registration.session_id)
         if pipe is not None:
             pipe.send(answer, b"", None)
@@ -226,6 +241,25 @@ class Registrar(Members):
             return encode_fault(request.id, step.answer), step.events
         self._renew(beat.session_id)
         return encode_result(request.id, encode_heartbeat_answer(step.answer)), step.events
+
+    async def _answer_claims(self, link: RegisteredLink, request: Request) -> None:
+        session_id = link.registration.session_id
+        read = read_claims_untrusted(request.params)
+        is_busy = self._claiming[session_id] >= CLAIMING_MAX
+        if is_busy or (isinstance(read, Claims) and not self.claims.holders.has_room(session_id, len(read.claims))):
+            read = Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_claims"})
+        if isinstance(read, Fault):
+            message = encode_fault(request.id, read)
+        else:
+            self.claims.release(read.released, session_id)
+            self._claiming[session_id] += 1
+            held = await self.claims.claim(read.claims, session_id, read.released_session)
+            self._claiming -= Counter((session_id,))  # which leaves nothing behind at zero
+            if not self.engine.has_session(session_id):  # it left meanwhile, and its claims went before these came
+                self.claims.end(link.registration)
+            message = encode_result(request.id, encode_held(held))
+        if link.pipe is not None:
+            link.pipe.send(message, b"", None)
 
     # The operator
 

@@ -6,7 +6,7 @@ node's aggregator_id is its subserver_id, one identity for cycles and for split 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -18,17 +18,20 @@ from interlock.operator_api.budgets import Spent
 from interlock.operator_api.status import Parent
 from interlock.protocol.ax import errors
 from interlock.protocol.ax.budget import Limits
-from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT_MS, REGISTER, SUBPROTOCOL, VERSION, Register
+from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT_MS, REGISTER, SUBPROTOCOL, VERSION, Claimed, Register
 from interlock.protocol.ax.registration.authority import maybe_authority
+from interlock.protocol.ax.registration.codec import read_held_untrusted
 from interlock.protocol.ax.registration.registrant import FAREWELL_S, CycleClaimed, Failed, Joined, Left
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object
-from interlock.protocol.jsonrpc.messages import Notification
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsonrpc.messages import Notification, Response
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.start_errors import TlsInvalid
 from interlock.runtime.base.tls import parent_context
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.calls.caller import Principal, principal_for
+from interlock.runtime.parents.claims import Held, ParentClaims
 from interlock.runtime.parents.front import UpwardFront
 from interlock.uplink import Opener, Uplink, display_words
 
@@ -67,12 +70,18 @@ class Parents(Uplink):
         make_front: MakeFront,
         budgets: Budgets,
         on_above: Callable[[], None],
+        claimed: Callable[[], Sequence[Claimed]] | None,
+        on_held: Callable[[Held], None],
         signer: "SigningKey | None" = None,
     ) -> None:
         """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `on_above`: `above` changed.
+        `claimed`: the subservers that we have, where this is our own tree; `on_held`: which of them others have.
         `signer`: what proves our authority, where the node has a key. Raises TlsInvalid."""
         self._signer = signer
         self._on_above = on_above
+        self._claimed = claimed
+        self._on_held = on_held
+        self.claims = ParentClaims(on_held)
         self._learnt: set[str] = set()  # ids that a parent said stand above us
         self.plans = plan.ax.parents
         self._tree = plan.ax.tree
@@ -184,6 +193,8 @@ class Parents(Uplink):
         standing.reason = standing.next_step = None
         standing.not_listed = 0
         self._on_above()
+        if self._claimed is not None and self._link is not None and self._link.pipe is not None:
+            self.claims.begin(given, self._link.pipe.send, self._claimed())
         self._budgets.receive(self._tree, Limits(**given.budget))
         self._record(step.parent, REGISTER, given.assigned_segment, "ok", None)
 
@@ -196,6 +207,7 @@ class Parents(Uplink):
         super()._handle_left(step)
         self._learnt.clear()
         self._on_above()
+        self.claims.end()
         self._budgets.receive(self._tree, None)
         segment = self.standings[step.parent].assigned_segment or self.plans[step.parent].segment
         self._stand(step.parent, "standby").assigned_segment = None
@@ -219,6 +231,15 @@ class Parents(Uplink):
         tools = decode_array((decode_object(message.params) or {}).get("tools", b"[]"))
         if self._engine.parent is not None:
             self.standings[self._engine.parent].not_listed = len(tools or ())
+
+    def _handle_response(self, response: Response) -> None:
+        if not self.claims.hear(response):
+            super()._handle_response(response)
+
+    def _handle_held(self, message: Notification) -> None:
+        held = read_held_untrusted(message.params)
+        if not isinstance(held, Fault):
+            self._on_held(held)
 
     def _stand(self, parent: int, state: State) -> Standing:
         standing = self.standings[parent]

@@ -3,11 +3,13 @@
 Without parents their modules are not imported.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from interlock.config.plan import Plan
 from interlock.operator_api.status import Parent
+from interlock.protocol.ax.messages import Claimed
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.clock import Clock
@@ -49,6 +51,7 @@ class ParentService:
         self._budgets = budgets
         self._trees = self._make(plan, own_key(plan))
         subtree.subscribe(self._on_subtree)
+        registrar.claims.report_to(self)
 
     async def open(self) -> None:
         if self._trees is not None:
@@ -84,6 +87,16 @@ class ParentService:
     def status(self) -> list[Parent]:
         return self._trees.status() if self._trees is not None else []
 
+    # What registers below is claimed at the parent of our own tree (ClaimsAbove)
+
+    async def claim(self, claims: Sequence[Claimed], released_session: str | None) -> Mapping[str, str]:
+        above = self._trees.claims if self._trees is not None else None
+        return await above.claim(claims, released_session) if above is not None else {}
+
+    def release(self, subserver_ids: Sequence[str]) -> None:
+        if self._trees is not None and self._trees.claims is not None:
+            self._trees.claims.release(subserver_ids)
+
     def _on_subtree(self, ids: tuple[str, ...]) -> None:
         if self._trees is not None:
             self._trees.subtree_changed(ids)
@@ -108,6 +121,8 @@ class ParentService:
                 make_front=partial(UpwardFront, self._legacy, self._modern, self._audience),
                 budgets=self._budgets,
                 on_above=self._on_above,
+                claimed=self._registrar.claims.holders.all if one_tree.ax.tree == plan.ax.tree else None,
+                on_held=self._registrar.claims.disown,
                 signer=signer,
             )
 

@@ -22,7 +22,10 @@ class ParentTrees:
         trees: dict[str, list[ParentPlan]] = {}
         for parent in plan.ax.parents:
             trees.setdefault(parent.tree or plan.ax.tree, []).append(parent)
-        self._trees = [make_parents(_in_one_tree(plan, tree, tuple(parents))) for tree, parents in trees.items()]
+        made = {tree: make_parents(_in_one_tree(plan, tree, tuple(parents))) for tree, parents in trees.items()}
+        self._trees = list(made.values())
+        own = made.get(plan.ax.tree)
+        self.claims = own.claims if own is not None else None  # split brain is a matter of one tree (13.4)
 
     def start(self) -> None:
         for parents in self._trees:

@@ -21,6 +21,8 @@ from interlock.protocol.ax.errors import NAMESPACE_INVALID, refusal
 from interlock.protocol.ax.messages import (
     HEARTBEAT_MS,
     HEARTBEATS_MISSED_MAX,
+    Claimed,
+    Claims,
     Deregister,
     Heartbeat,
     Parent,
@@ -43,11 +45,13 @@ VERSION_MAX: Final = 64
 ENDPOINT_MAX: Final = 2048
 SESSION_ID_MAX: Final = 256
 TREE_MAX: Final = 255
+CLAIMS_MAX: Final = 1000  # in one message
 
 SUBTREE_IDS: Final = "x-mcpax-subtree-ids"
 DEREGISTERED: Final = b'{"status":"deregistered"}'
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
 _WHOLE: Final = re.compile(rb"0|[1-9][0-9]{0,15}")
 _URL: Final = re.compile(r"[\x21-\x7e]+")
 _BOOLEANS: Final = {b"true": True, b"false": False}
@@ -99,6 +103,7 @@ def read_registered_untrusted(result: Raw) -> Registered | Fault:
             aggregator_id=_uuid(members, "aggregator_id") if "aggregator_id" in members else None,
             tree=_tree(members) if "tree" in members else None,
             auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
+            claims=bytes(members.get("claims", b"")) == b"true" or None,
         )
     except _Refused as refused:
         return refused.fault
@@ -110,6 +115,42 @@ def read_parent_untrusted(result: Raw) -> Parent | Fault:
         return Parent(subserver_id=_uuid(members, "subserver_id"), parent_id=_maybe_uuid(members, "parent_id"))
     except _Refused as refused:
         return refused.fault
+
+
+def read_claims_untrusted(params: Raw) -> Claims | Fault:
+    try:
+        members = _members(params, "params")
+        released = members.get("released_session")
+        return Claims(
+            claims=tuple(map(_claimed, _array(members, "claims"))),
+            released=tuple(_uuid({"released": one}, "released") for one in _array(members, "released")),
+            released_session=_session_id(members, "released_session") if released is not None else None,
+        )
+    except _Refused as refused:
+        return refused.fault
+
+
+def read_held_untrusted(raw: Raw) -> dict[str, str] | Fault:
+    """subserver_id -> the aggregator that has it: in the answer to mcpax/claim, and in what a parent tells later."""
+    try:
+        members = _members(raw, "held")
+        held = decode_object(members["held"]) if "held" in members else {}
+        if held is None or len(held) > CLAIMS_MAX:
+            _refuse("held", f"an object with at most {CLAIMS_MAX} members")
+        return {one.lower(): _uuid(held, one) for one in held}
+    except _Refused as refused:
+        return refused.fault
+
+
+def encode_claims(claims: Claims) -> bytes:
+    said: dict[str, Any] = {"claims": claims.claims, "released": claims.released}
+    return encode_value(
+        said if claims.released_session is None else {**said, "released_session": claims.released_session}
+    )
+
+
+def encode_held(held: Mapping[str, str]) -> bytes:
+    return encode_value({"status": "ok", "held": held})
 
 
 def encode_register(register: Register) -> bytes:
@@ -355,6 +396,27 @@ def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
     if len(found) > SUBTREE_IDS_MAX:
         _refuse(SUBTREE_IDS, must)
     return tuple(found) if given else None
+
+
+def _array(members: Mapping[str, Raw], name: str) -> list[Raw]:
+    items = decode_array(members[name]) if name in members else []
+    if items is None or len(items) > CLAIMS_MAX:
+        _refuse(name, f"an array of at most {CLAIMS_MAX}")
+    return items
+
+
+def _claimed(raw: Raw) -> Claimed:
+    members = decode_object(raw)
+    if members is None:
+        _refuse("claims", "an array of objects")
+    session_hash = maybe_string(members.get("session_hash")) or ""
+    if not _HASH.fullmatch(session_hash):
+        _refuse("session_hash", "SHA-256 in hex")
+    return Claimed(
+        subserver_id=_uuid(members, "subserver_id"),
+        aggregator_id=_uuid(members, "aggregator_id"),
+        session_hash=session_hash,
+    )
 
 
 def _status(members: Mapping[str, Raw], status: str) -> None:

@@ -58,7 +58,7 @@ def read_lease(data: bytes) -> Lease:
 
 def claim(held: Lease | None, request: Register, wanted: Lease) -> Claim | Fault:
     """`held`: what the store holds now. `wanted`: the lease of the session about to begin."""
-    if held is None or held.aggregator_id == wanted.aggregator_id or _releases(request.released_session, held):
+    if held is None or held.aggregator_id == wanted.aggregator_id or releases(request.released_session, held):
         return Claim(lease=wanted, replaces=held)
     return split_brain(held.aggregator_id)
 
@@ -93,7 +93,7 @@ def split_brain(holder_aggregator_id: str) -> Fault:
     return refusal(SPLIT_BRAIN, why, holder_aggregator_id=holder_aggregator_id)
 
 
-def _releases(released_session: str | None, held: Lease) -> bool:
+def releases(released_session: str | None, held: Lease) -> bool:
     return released_session is not None and hmac.compare_digest(
         _hash(released_session).encode(), held.session_hash.encode()
     )

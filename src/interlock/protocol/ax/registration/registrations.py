@@ -108,6 +108,10 @@ class Registrations:
     def standings(self) -> tuple[RegistrationState, ...]:
         return tuple(map(_standing, self._by_segment.values()))
 
+    def maybe_session(self, subserver_id: str) -> str | None:
+        seat = self._by_subserver.get(subserver_id)
+        return seat.session.session_id if seat is not None and seat.liveness.has_session else None
+
     def has_session(self, session_id: str) -> bool:
         return session_id in self._by_session
 
@@ -151,6 +155,7 @@ class Registrations:
             aggregator_id=self.aggregator_id,
             tree=self.tree,
             auth_scope=granted,
+            claims=request.is_aggregator or None,
         )
         return Step(answer, (*events, *self._subtree_change()))
 
