@@ -7,7 +7,9 @@ import pytest
 from driver_texts import MISSING, as_contract, contract, text, told
 
 from interlock.protocol.drivers.files.contract import MOVED, read_contract
+from interlock.protocol.drivers.files.schemas.reference import REFERENCE_URI
 from interlock.protocol.drivers.model import Contract, Retry
+from interlock.protocol.drivers.schema.validators import compile_schema
 
 
 def loaded(data: dict[str, Any]) -> Contract:
@@ -183,3 +185,80 @@ def test_line_and_file_of_a_fault_are_named() -> None:
     assert (problem.file, problem.line) == (".tools/fs-read/TOOL.md", 5)
     assert str(problem).startswith(".tools/fs-read/TOOL.md:5: /version: ")
     assert "three parts" in problem.hint
+
+
+GOOD_REFERENCES = [
+    "local:engagements/acme/proposal.md",
+    "github:agentik/studio@main:packages/foo",
+    {"kind": "local", "path": "a/..b/c.md", "sha256": "ab" * 32, "tags": ["x"], "description": "d"},
+    {"kind": "url", "href": "https://example.com/x.pdf"},
+    {"kind": "git", "url": "https://gitlab.example/team/repo.git", "ref": "v1.2.3", "path": "src"},
+    {"kind": "github", "owner": "agentik", "repo": "studio"},
+    {"kind": "ipfs", "cid": "bafy"},
+    {"kind": "email", "address": "ada@example.com"},
+    {"kind": "operator", "slug": "atlas", "workspace": "acme"},
+    {"kind": "user", "id": "7"},
+    {"kind": "persona", "id": "p"},
+    {"kind": "eth_tx", "chainId": 1, "txHash": "0x" + "0" * 64},
+    {"kind": "ots", "proof": {"kind": "local", "path": "a.ots"}},
+]
+BAD_REFERENCES = [
+    "engagements/acme/proposal.md",
+    "planet:mars",
+    "local:",
+    "local:/etc/passwd",
+    "local:../x",
+    "local:a/../../x",
+    "ots:local:/etc/passwd",
+    {"kind": "local", "path": "/etc/passwd"},
+    {"kind": "local", "path": "a/../../x"},
+    {"kind": "local", "path": ".."},
+    {"kind": "local", "path": "a\\b"},
+    {"kind": "url", "href": "ftp://example.com"},
+    {"kind": "url"},
+    {"kind": "planet", "path": "a"},
+    {"kind": "eth_tx", "chainId": "1", "txHash": "0x"},
+    {"kind": "ots", "proof": {"kind": "email", "address": "a@b"}},
+    {"path": "a"},
+    7,
+]
+
+
+@pytest.mark.req("AIP-14.front-1", "AIP-compat-1")
+def test_a_reference_to_the_schema_of_references_is_known_and_nothing_is_fetched() -> None:
+    """As the published examples of AIP-14 write it."""
+    reference = {"$ref": REFERENCE_URI}
+    properties = {"one": reference, "more": {"type": "array", "items": {"anyOf": [{"type": "null"}, reference]}}}
+    inputs = {"type": "object", "properties": properties, "required": ["one"], "$defs": {"mine": {"type": "string"}}}
+    read = loaded(contract(inputs=inputs, outputs={"type": "object", "properties": {"ref": reference}}))
+    assert REFERENCE_URI not in str(read.inputs) + str(read.outputs)
+    assert set(read.inputs["$defs"]) == {"mine", "agentref-v1"}
+    compiled = compile_schema(read.inputs)
+    assert compiled is not None
+    assert compiled.is_whole
+    for good in GOOD_REFERENCES:
+        assert compiled.accepts({"one": good, "more": [None, good]}), good
+    for bad in BAD_REFERENCES:
+        assert not compiled.accepts({"one": bad}), bad
+        assert not compiled.accepts({"one": GOOD_REFERENCES[0], "more": [bad]}), bad
+    assert "$defs" not in loaded(contract()).inputs
+
+
+@pytest.mark.req("AIP-14.front-1")
+def test_only_that_reference_is_known_and_only_where_it_is_one() -> None:
+    for other in (f"{REFERENCE_URI}#/x", "https://agentproto.sh/docs/aip-27/OTHER.schema.json"):
+        assert errors(contract(inputs={"type": "object", "properties": {"a": {"$ref": other}}})) == [
+            ("schema_invalid", "/inputs")
+        ]
+    taken = {"type": "object", "properties": {"a": {"$ref": REFERENCE_URI}}, "$defs": {"agentref-v1": {}}}
+    assert errors(contract(inputs=taken)) == [("schema_invalid", "/inputs")]
+    inputs = {"type": "object", "properties": {"a": {"const": {"$ref": REFERENCE_URI}}}}
+    assert loaded(contract(inputs=inputs)).inputs == inputs
+
+
+@pytest.mark.req("AIP-14.front-1")
+def test_what_a_contract_requires_is_said_not_to_be_enforced() -> None:
+    for key in ("network", "secrets", "tools"):
+        (note,) = as_contract(contract(requires={key: ["x"]})).problems
+        assert (note.code, note.field, note.severity) == ("not_enforced", "/requires", "note")
+        assert as_contract(contract(requires={key: []})).problems == ()

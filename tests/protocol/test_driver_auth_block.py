@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from driver_texts import as_driver, driver, told
+from driver_texts import as_driver, driver, remote, told
 
 from interlock.protocol.drivers.selection.login_expiry import Detected, maybe_detector
 
@@ -83,3 +83,21 @@ def test_an_expired_login_is_known_by_what_is_written(detect: str, seen: Detecte
 def test_what_is_not_understood_detects_nothing(detect: str) -> None:
     value = as_driver(driver(auth={"expiry": {"detect": detect}})).value
     assert value is None or maybe_detector(value) is None
+
+
+@pytest.mark.req("AIP-30.auth-1")
+def test_a_secret_of_the_login_that_goes_nowhere_is_said() -> None:
+    auth = {"state": {"env": ["TOKEN", "OTHER"]}}
+    places = ["/auth/state/env/0", "/auth/state/env/1"]
+    local = {"kind": "binary", "path": "x", "env": {"T": "${secrets.TOKEN}"}}
+    cases: list[tuple[dict[str, Any], str, list[str]]] = [
+        ({**remote(), "auth": auth}, "warning", places),
+        ({**remote(headers={"X-Token": "${secrets.TOKEN}"}), "auth": auth}, "warning", places[1:]),
+        ({**remote(auth={"type": "bearer", "secret": "OTHER"}), "auth": auth}, "warning", places[:1]),
+        (driver(auth=auth), "note", places),
+        (driver(server=local, auth=auth), "note", places[1:]),
+    ]
+    for data, severity, wanted in cases:
+        found = [each for each in as_driver(data).problems if each.code == "state_env_unused"]
+        assert [(each.field, each.severity) for each in found] == [(place, severity) for place in wanted]
+        assert all("${secrets." in each.hint for each in found)

@@ -138,10 +138,28 @@ def test_a_tag_that_is_not_of_the_core_schema_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["1: a", "true: a", "~: a", "[a]: b", "{a: 1}: b", "? [a]\n: b", "<<: {a: 1}", "1.5: x"],
+    [
+        "true: a",
+        "0x10: a",
+        "01: a",
+        "9999999999999999999: a",
+        "~: a",
+        "[a]: b",
+        "{a: 1}: b",
+        "? [a]\n: b",
+        "<<: {a: 1}",
+        "1.5: x",
+    ],
 )
 def test_a_key_that_is_not_text_is_refused(text: str) -> None:
     assert refusal(fenced(text)).line == 2
+
+
+@pytest.mark.req("AIP-front-10")
+def test_a_whole_number_as_key_is_its_text() -> None:
+    """As the published examples write tables of exit codes."""
+    assert data("codes:\n  0: ok\n  4: {x: 1}\n  -1: lost") == {"codes": {"0": "ok", "4": {"x": 1}, "-1": "lost"}}
+    assert refusal(fenced('0: ok\n"0": again')).line == 3
 
 
 @pytest.mark.parametrize("number", [".inf", "-.INF", ".nan", "1e999", "9" * 41, "0x" + "f" * 60])

@@ -165,3 +165,17 @@ def test_long_names_and_texts_are_judged_in_bounded_time(name: str) -> None:
     is_plaintext("", "a://" + "b" * 200_000)
     is_plaintext("", "a:" * 100_000)
     plaintext_arguments(("a=" * 50_000, "-" * 100_000))
+
+
+@pytest.mark.req("AIP-19.file-1")
+def test_what_an_entry_says_without_effect_is_said() -> None:
+    audit = {"retention": "P7Y", "pii": True, "classification": ["internal"]}
+    entry = secret(audit=audit, exposures=[{"kind": "unheard-of"}])
+    reading = as_secrets(secret(slug="other"), entry)
+    assert reading.value is not None
+    assert {each.severity for each in reading.problems} == {"note"}
+    assert told(reading.problems) == [
+        ("not_enforced", "/secrets/1/exposures"),
+        *(("not_enforced", f"/secrets/1/audit/{key}") for key in audit),
+    ]
+    assert as_secrets(secret(exposures=[])).problems == ()

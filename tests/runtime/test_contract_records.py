@@ -25,6 +25,7 @@ RESOLVED = HEAD | {
     "selected",
 }
 INVOKED = HEAD | {
+    "mutates",
     "provider_id",
     "provider_version",
     "input_keys",

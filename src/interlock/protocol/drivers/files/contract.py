@@ -8,6 +8,7 @@ import msgspec
 from interlock.protocol.ax.names import is_qualified
 from interlock.protocol.drivers.files import schema_problems
 from interlock.protocol.drivers.files.frontmatter import Frontmatter, read_frontmatter
+from interlock.protocol.drivers.files.schemas.reference import REFERENCE, REFERENCE_URI
 from interlock.protocol.drivers.files.server_block import FileFindings
 from interlock.protocol.drivers.model import (
     Contract,
@@ -18,9 +19,12 @@ from interlock.protocol.drivers.model import (
     Reading,
     Retry,
 )
+from interlock.protocol.drivers.schema.validators import rewritten
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 TOOL_FILE: Final = "TOOL.md"
+NOT_ENFORCED: Final = "not_enforced"
+REFERENCE_NAME: Final = "agentref-v1"
 MOVED: Final = {  # AIP-14.front-3
     "code": "driver.py beside the DRIVER.md (AIP-30)",
     "run": "server of the DRIVER.md (AIP-30)",
@@ -51,7 +55,7 @@ def read_contract(data_untrusted: bytes, file: str) -> Reading[Contract]:
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
         return Reading(problems=reading.problems)
-    front = reading.value
+    front = _with_references(reading.value)
     refused = tuple(_with_better_hint(each, front.data) for each in schema_problems.check(front, "AIP-14"))
     if refused:
         return Reading(problems=refused)
@@ -65,6 +69,29 @@ def read_contract(data_untrusted: bytes, file: str) -> Reading[Contract]:
         # The schema is closed over everything converted; a gap between the two is refused, not raised.
         found.say("", schema_problems.INVALID, "a value has the wrong form", "compare the file with the documentation")
         return Reading(problems=tuple(found.problems))
+
+
+def _with_references(front: Frontmatter) -> Frontmatter:
+    """The contract with a definition of AIP-27's REF where its schemas refer to that; nothing is fetched for it."""
+    data = {key: _with_reference(value) if key in ("inputs", "outputs") else value for key, value in front.data.items()}
+    return msgspec.structs.replace(front, data=data)
+
+
+def _with_reference(schema: Any) -> Any:
+    is_used = False
+
+    def point_inside(each: Mapping[str, Any]) -> Mapping[str, Any]:
+        nonlocal is_used
+        if each.get("$ref") != REFERENCE_URI:
+            return each
+        is_used = True
+        return {**each, "$ref": f"#/$defs/{REFERENCE_NAME}"}
+
+    made = rewritten(schema, point_inside)
+    defined = made.get("$defs", {}) if is_used else None
+    if not isinstance(defined, Mapping) or REFERENCE_NAME in defined:
+        return schema
+    return {**made, "$defs": {**defined, REFERENCE_NAME: REFERENCE}}
 
 
 def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
@@ -92,6 +119,14 @@ def _check(front: Frontmatter, found: FileFindings) -> None:
             schema_problems.INVALID,
             "a tool that changes something cannot have approval auto",
             "set approval to always, on-mutate or policy:<ref>",
+        )
+    if any(data.get("requires", {}).values()):
+        found.say(
+            "/requires",
+            NOT_ENFORCED,
+            "requires is read and not enforced",
+            "a driver reaches what its own network and SECRETS.md say; limit callers with [[access]]",
+            "note",
         )
     for field in ("inputs", "outputs"):
         _json_schema(f"/{field}", data[field], found)

@@ -195,6 +195,9 @@ def _auth(driver: Driver, found: FileFindings) -> None:
         return
     if auth.ref is not None and escapes(auth.ref):
         found.say("/auth/ref", "path_escape", "the inventory's path leaves the folder", "write ./SECRETS.md")
+    for index, name in enumerate(auth.state.env):
+        if name not in driver.secret_names:
+            _say_unsent(driver, found, f"/auth/state/env/{index}", name)
     if auth.expiry is not None and not auth.expiry.detect.startswith(DETECTS):
         found.say(
             "/auth/expiry/detect",
@@ -203,6 +206,17 @@ def _auth(driver: Driver, found: FileFindings) -> None:
             "write http_status:401, exit_code:N, exception:NAME or header:NAME:VALUE",
             "warning",
         )
+
+
+def _say_unsent(driver: Driver, found: FileFindings, place: str, name: str) -> None:
+    """A name of the login's state says that a secret is needed, and not where it goes."""
+    if isinstance(driver.server, Remote):
+        message = f"{quoted(name)} is not sent to the server: nothing says in which header"
+        hint = f"write server.auth: {{type: bearer, secret: {name}}}, or ${{secrets.{name}}} in server.headers"
+        found.say(place, "state_env_unused", message, hint, "warning")
+    else:
+        hint = f'write {name}: "${{secrets.{name}}}" below server.env if the server reads it'
+        found.say(place, "state_env_unused", f"{quoted(name)} is not given to the server", hint, "note")
 
 
 def _runner(driver: Driver, found: FileFindings) -> None:

@@ -18,6 +18,7 @@ from interlock.protocol.jsontext.pointer import pointer_step, quoted
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # a body with pictures in it; the caller need not read more than this plus one
 FRONTMATTER_BYTES_MAX: Final = 256 * 1024  # AIP-front-10
 OPEN_MAX: Final = 128  # brackets that are open at once, in text or not
+_NUMBER_KEY: Final = re.compile(r"0|-?[1-9][0-9]{0,17}", re.ASCII)  # as JSON writes it: the key of a table of codes
 DEPTH_MAX: Final = 64  # a contract's JSON Schema nests; the parser's time grows with the square of the depth
 VALUES_MAX: Final = 20_000  # with aliases counted as what they stand for
 DIGITS_MAX: Final = 40  # of one number
@@ -227,7 +228,8 @@ class _Builder:
         if self._expects_key():
             if event.anchor is not None:
                 raise self._fault("a key has an anchor", "write the key out each time")
-            self._begin_field(value)
+            is_number = type(value) is int and _NUMBER_KEY.fullmatch(event.value) is not None
+            self._begin_field(event.value if is_number else value)
             return
         self._count(1)
         if event.anchor is not None:

@@ -13,11 +13,12 @@ from interlock.protocol.drivers.files.credential_scan import holds_token
 from interlock.protocol.drivers.files.frontmatter import Frontmatter, read_frontmatter
 from interlock.protocol.drivers.files.server_block import FileFindings
 from interlock.protocol.drivers.model import Access, Places, Problem, Reading, Secret, SecretGrant, Secrets
-from interlock.protocol.jsontext.pointer import quoted
+from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 SECRETS_FILE: Final = "SECRETS.md"
 VALUE_KEYS: Final = ("value", "plaintext", "ciphertext", "secret", "data", "key", "token")  # AIP-19.file-2
 IN_MANIFEST: Final = "secret_in_manifest"
+NOT_ENFORCED: Final = "not_enforced"
 
 
 def read_secrets(data_untrusted: bytes, file: str) -> Reading[Secrets]:
@@ -36,7 +37,19 @@ def read_secrets(data_untrusted: bytes, file: str) -> Reading[Secrets]:
     _, problems = merge_inventories((Secrets(entries=entries, places=front.places),))
     if problems:
         return Reading(problems=problems)
-    return Reading(value=Secrets(entries=entries, places=front.places))
+    _say_unused(front, found)
+    return Reading(value=Secrets(entries=entries, places=front.places), problems=tuple(found.problems))
+
+
+def _say_unused(front: Frontmatter, found: FileFindings) -> None:
+    for index, entry in enumerate(front.data["secrets"]):
+        place = f"/secrets/{index}"
+        if entry.get("exposures"):
+            hint = "nothing is exposed by it: name the secret in DRIVER.md, as ${secrets.NAME}"
+            found.say(f"{place}/exposures", NOT_ENFORCED, "exposures is read and not used", hint, "note")
+        for key in entry.get("audit", {}):
+            hint = "every reveal is recorded, and kept for store.audit_days of the configuration"
+            found.say(f"{place}/audit/{pointer_step(key)}", NOT_ENFORCED, f"{key} is read and not used", hint, "note")
 
 
 def merge_inventories(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...], tuple[Problem, ...]]:

@@ -4,7 +4,7 @@ A fault is told as a pointer and the rule that was broken, never as the value, w
 refers to elsewhere is taken out, so that it allows everything, and `Compiled.is_whole` says so (AIP-tools-11).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -68,7 +68,7 @@ def compile_schema(schema: Any) -> Compiled | None:
     validator = _validator(schema)
     if validator is not None:
         return Compiled(validator=validator)
-    rest = _without_elsewhere(schema)
+    rest = rewritten(schema, _without_elsewhere)
     validator = _validator(rest) if rest != schema else None
     return None if validator is None else Compiled(validator=validator, is_whole=False)
 
@@ -88,20 +88,23 @@ def _is_elsewhere(reference: Any) -> bool:
     return isinstance(reference, str) and not reference.startswith("#")
 
 
-def _without_elsewhere(schema: Any) -> Any:
-    """The schema with every reference to another place replaced by what allows everything."""
+def _without_elsewhere(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What allows everything in place of a reference to another place."""
+    return {} if _is_elsewhere(schema.get("$ref")) or _is_elsewhere(schema.get("$dynamicRef")) else schema
+
+
+def rewritten(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
+    """The schema with the change made to it and to every schema in it, from the outside in."""
     if not isinstance(schema, Mapping):
         return schema
-    if _is_elsewhere(schema.get("$ref")) or _is_elsewhere(schema.get("$dynamicRef")):
-        return {}
     made = {}
-    for key, value in schema.items():
+    for key, value in change(schema).items():
         if key in _OF_MANY and isinstance(value, list):
-            value = [_without_elsewhere(each) for each in value]
+            value = [rewritten(each, change) for each in value]
         elif key in _OF_NAMED and isinstance(value, Mapping):
-            value = {name: _without_elsewhere(each) for name, each in value.items()}
+            value = {name: rewritten(each, change) for name, each in value.items()}
         elif key in _OF_ONE:
-            value = _without_elsewhere(value)
+            value = rewritten(value, change)
         made[key] = value
     return made
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.protocol.drivers.model import Driver
+from interlock.protocol.drivers.model import Contract, Driver
 from interlock.protocol.drivers.selection.resolver import SelectionChoice
 from interlock.runtime.base.clock import rfc3339
 
@@ -76,13 +76,14 @@ def invoked_row(
     return b'%b,"duration_ms":%.3f}' % (frame, seconds * 1000)
 
 
-def facts_of(tool_id: str, choice: SelectionChoice) -> bytes:
+def facts_of(contract: Contract, choice: SelectionChoice) -> bytes:
     """What is the same for every call that this driver serves."""
     candidate = choice.candidate
     driver = candidate.driver
     return _encode(
         {
-            "tool_id": tool_id,
+            "tool_id": contract.id,
+            "mutates": contract.mutates,
             "provider_id": candidate.key,
             "provider_version": driver.version,
             "cost_units_charged": choice.cost_units,

@@ -183,7 +183,7 @@ class CompiledContract:
         resolution = resolve(request, candidates, self._policy)
         providers = tuple(self._providers[each.candidate.key] for each in resolution.ranked)
         row = encode_value(resolved_row(request, resolution))
-        facts = tuple(facts_of(self.contract.id, each) for each in resolution.ranked)
+        facts = tuple(facts_of(self.contract, each) for each in resolution.ranked)
         made = Decision(resolution, providers, row, facts)
         return made, not any(each.failed_at is not None for each in candidates)
 

@@ -95,7 +95,7 @@ class DriverService:
         return Drivers(
             drivers=tuple(self._summary(one) for one in declaration.drivers),
             drafts=tuple(Draft(id=path.name, folder=str(path)) for path in self.registry.sight.drafts),
-            problems=tuple(problem_view(one) for one in declaration.problems),
+            problems=tuple(problem_view(one) for one in declaration.problems if one.severity != "note"),
         )
 
     async def get(self, name: str) -> DriverDetail | ServedContract:
