@@ -29,6 +29,16 @@ def test_reserved_keys_go_and_others_stay(key: str) -> None:
 
 
 @pytest.mark.req("AX-11.3-10")
+@pytest.mark.parametrize("name", ["content", "contents"])
+def test_reserved_keys_go_from_the_blocks_too(name: str) -> None:
+    blocks: list[Any] = [{"text": "a", "_meta": {"x-mcpax-confirmation": DEMAND, "v/x": 1}}, "b", 7, {"text": "c"}, []]
+    assert cleaned({name: blocks}) == {name: [{"text": "a", "_meta": {"v/x": 1}}, *blocks[1:]]}
+    for odd in ({}, 7, "x-mcpax-", None, []):
+        result = {"_meta": {"x-mcpax-hops": 1}, name: odd}
+        assert cleaned(result) == {name: odd}
+
+
+@pytest.mark.req("AX-11.3-10")
 def test_structured_content_that_could_be_signed_goes_whatever_stands_beside_it() -> None:
     assert cleaned({"content": [], "structuredContent": DEMAND}) == {"content": []}
     assert cleaned({"content": [], "structuredContent": {**DEMAND, "status": "ok"}}) == {"content": []}
@@ -50,6 +60,8 @@ def test_structured_content_that_could_be_signed_goes_whatever_stands_beside_it(
         rb'{"structured\u0043ontent":{"call_digest":"a","confirmation\u005fid":"b"}}',
         rb'{"_meta":{"x-mcpax-confirmation":{}},"_meta":{}}',
         rb'{"structuredContent":{"call_digest":"a","confirmation_id":"b"},"structuredContent":{}}',
+        rb'{"content":[{"\u005fmeta":{"x-mcpax-confirmation":{}}}]}',
+        rb'{"contents":[{"_meta":{"\u0078-mcpax-confirmation":{}},"_meta":{"x-mcpax-confirmation":{}}}]}',
         rb'{"result":{"_meta":{"x-mcpax-confirmation":{}}}}',
         rb'{"result":{"structuredContent":{"call_digest":"a","confirmation_id":"b"}}}',
     ],

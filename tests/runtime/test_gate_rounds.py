@@ -73,6 +73,12 @@ async def test_one_that_nobody_takes_up_is_told_of_and_one_that_was_taken_up_is_
     assert left.approval_id == "in its place"
 
 
+async def test_a_call_goes_on_only_so_often() -> None:
+    kept, _ = made()
+    assert kept.let_go_on("a", "d", "x", b'"s"', 60, number=rounds.ROUNDS_MAX)
+    assert not kept.let_go_on("a", "e", "x", b'"s"', 60, number=rounds.ROUNDS_MAX + 1)
+
+
 def test_the_first_to_show_an_id_keeps_it() -> None:
     kept, _ = made()
     first = relayed()

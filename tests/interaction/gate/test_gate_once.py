@@ -1,16 +1,17 @@
-"""Does one approval pass a call once to an aggregator below, whatever that answers (MCP-AX 11.3)?"""
+"""Does one approval pass a call once to an aggregator below, and may that show what is not its own (MCP-AX 11.3)?"""
 
 import asyncio
 import contextlib
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.interaction.ax.bare import Bare, connect, tool
 from tests.interaction.ax.tree import ACCESS
-from tests.interaction.gate.held import ADA, MARK, Client, anchor, approve
+from tests.interaction.gate.held import ADA, MARK, Client, anchor, approve, token
 from tests.interaction.harness import RunningNode, running_node
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
@@ -99,3 +100,43 @@ async def test_one_approval_sends_the_call_once(node: RunningNode, answer: str, 
             assert len(redeemed) == 6
         for before, after in itertools.pairwise(redeemed):
             assert (before["confirmation_id"] == after["confirmation_id"]) is (answer == "the same demand")
+
+
+def said(node: RunningNode, arguments: dict[str, Any]) -> Any:
+    with Client(node) as client:
+        approve(node, client.held(FIRE, arguments))
+        return client.call(FIRE, arguments)
+
+
+@pytest.mark.req("AX-11.3-10")
+@pytest.mark.parametrize("copied", ["confirmation_id", "aggregator_id"])
+async def test_a_proved_aggregator_shows_no_call_that_is_held_elsewhere(node: RunningNode, copied: str) -> None:
+    def hold(name: str) -> Any:
+        with Client(node, token=token(node, name)) as other:
+            return other.held(FIRE, {"n": 666})
+
+    async with holding(node, ANSWERS["an error"]) as low:
+        held = await asyncio.to_thread(hold, f"mallory-{copied}")
+        shown = {**held, "tool": "plant.look", "arguments": {}}
+        if copied == "aggregator_id":
+            shown["confirmation_id"] = str(uuid.uuid4())
+        low.call = lambda _: {**demand(""), "_meta": {MARK: shown}, "structuredContent": shown}
+        result = await asyncio.to_thread(said, node, {"n": copied})
+        assert (result.get("_meta"), result.get("structuredContent")) == (None, None)
+        assert result["isError"] is True
+
+
+@pytest.mark.req("AX-11.3-10")
+async def test_an_aggregator_whose_authority_is_not_proved_shows_none(tmp_path: Path) -> None:
+    opened = '[[access]]\nwho = ["local"]\nscope = "admin"\n[ax]\nrequire_proof = "never"\n'
+    node_below = running_node(tmp_path, {}, opened + CLOSED)
+    node = await asyncio.to_thread(node_below.__enter__)
+    try:
+        async with holding(node, ANSWERS["an error"]) as low:
+            shown = demand("c1")
+            low.call = lambda _: {**shown, "structuredContent": {**shown["_meta"][MARK], "call_digest": "d"}}
+            result = await asyncio.to_thread(said, node, {"n": 1})
+            assert (result.get("_meta"), result.get("structuredContent")) == (None, None)
+            assert result["isError"] is True
+    finally:
+        await asyncio.to_thread(node_below.__exit__, None, None, None)

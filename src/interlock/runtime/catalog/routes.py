@@ -392,7 +392,9 @@ class _LinkItemsBuilder:
                 continue
             shown = show_uri(self._path, uri, aggregator=aggregator)
             bare = bare_uri(uri) if aggregator else uri
-            found[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=item)
+            meta = _meta(item)
+            told = _without_ax_keys(item, meta, read_below(meta, self._offer)) if meta else item
+            found[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=told)
         return tuple(sorted(found.values(), key=lambda place: place.shown))
 
     def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | Withheld:
