@@ -322,7 +322,7 @@ def test_a_server_is_in_a_sandbox_only_where_egress_or_files_is_given(project: P
     )
 
 
-@pytest.mark.parametrize("entry", ["api.foo.com:443", "https://foo.com", "10.0.0.0/8", "foo.com/x"])
+@pytest.mark.parametrize("entry", ["api.foo.com:99999", "https://foo.com", "10.0.0.0/8", "foo.com/x"])
 def test_an_egress_entry_is_the_name_of_a_host(project: Project, entry: str) -> None:
     with pytest.raises(ConfigInvalid, match="the name of a host"):
         project.load(f"[servers.s]\ncommand = 'x'\negress = ['{entry}']\n")

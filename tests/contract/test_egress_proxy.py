@@ -136,6 +136,28 @@ async def test_private_addresses_are_for_hosts_named_to_the_letter(
     assert [told[:2] for told in yard.denied] == ([] if reached else [(host, 443)])
 
 
+@pytest.mark.req("AIP-security-3")
+@pytest.mark.parametrize(("port", "reached"), [(443, True), (22, False)])
+async def test_an_entry_with_a_port_opens_that_port_alone(yard: Yard, port: int, reached: bool) -> None:
+    await yard.open("api.foo.com:443")
+    heard = await yard.ask(f"CONNECT api.foo.com:{port} HTTP/1.1\r\n\r\n".encode())
+    assert heard.startswith(b"HTTP/1.1 200" if reached else b"HTTP/1.1 403")
+    assert bool(yard.dialled) is reached
+
+
+@pytest.mark.parametrize(
+    "address", ["::127.0.0.1", "fec0::1", "64:ff9b::10.0.0.1", "64:ff9b:1::1", "2606:2800::5efe:192.168.0.1"]
+)
+async def test_no_spelling_of_a_private_address_is_reached_by_a_wildcard(yard: Yard, address: str) -> None:
+    async def leading(host: str, port: int) -> Sequence[str]:
+        return [address]
+
+    yard._resolve = leading  # type: ignore[method-assign]
+    await yard.open("*")
+    heard = await yard.ask(b"CONNECT api.foo.com:443 HTTP/1.1\r\n\r\n")
+    assert (heard[:12], yard.dialled) == (b"HTTP/1.1 403", [])
+
+
 async def test_the_address_that_was_judged_is_the_one_that_is_dialled(yard: Yard) -> None:
     """A name that changes its address between two questions is asked for once."""
     asked = []

@@ -42,6 +42,25 @@ from interlock.protocol.net.address_scope import Scope, is_loopback, maybe_scope
         ("ff0e::1", Scope.PRIVATE),
         ("2001:4860:4860::8888", Scope.PUBLIC),
         ("8.8.8.8", Scope.PUBLIC),
+        ("64:ff9b::808:808", Scope.PUBLIC),  # NAT64: as near as the address it leads to
+        ("64:ff9b::a9fe:a9fe", Scope.MACHINE),
+        ("64:ff9b:1::808:808", Scope.PRIVATE),  # NAT64 within a network
+        ("64:ff9b:1::7f00:1", Scope.MACHINE),
+        ("::127.0.0.1", Scope.MACHINE),  # IPv4-compatible
+        ("::10.0.0.1", Scope.PRIVATE),
+        ("::8.8.8.8", Scope.PRIVATE),
+        ("fec0::1", Scope.PRIVATE),  # site-local
+        ("feff::1", Scope.PRIVATE),
+        ("2606:2800::5efe:127.0.0.1", Scope.MACHINE),  # ISATAP
+        ("2606:2800::5efe:10.0.0.1", Scope.PRIVATE),
+        ("2606:2800::200:5efe:192.168.1.1", Scope.PRIVATE),
+        ("2606:2800::200:5efe:8.8.8.8", Scope.PUBLIC),
+        ("fe80::5efe:8.8.8.8", Scope.MACHINE),
+        ("2002:a00:1::", Scope.PRIVATE),  # 6to4
+        ("2001:0:7f00:1::1", Scope.PRIVATE),  # Teredo
+        ("192.88.99.1", Scope.PRIVATE),
+        ("5f00::1", Scope.PRIVATE),
+        ("100::1", Scope.PRIVATE),
     ],
 )
 def test_how_near_an_address_is(address: str, scope: Scope) -> None:

@@ -559,7 +559,9 @@ def test_secrets_taken_are_listed_once_in_their_order() -> None:
     ("egress", "found"),
     [
         (["api.foo.com", "*.foo.com", "localhost", "127.0.0.1"], []),
-        (["api.foo.com:443"], [("schema_invalid", "/network/egress/0")]),
+        (["api.foo.com:443", "*.foo.com:80"], []),
+        (["*:443"], []),
+        (["api.foo.com:0"], [("schema_invalid", "/network/egress/0")]),
         (["ok.com", "foo.com/x"], [("schema_invalid", "/network/egress/1")]),
         (["10.0.0.0/8"], [("schema_invalid", "/network/egress/0")]),
         (["a.*.com"], [("schema_invalid", "/network/egress/0")]),

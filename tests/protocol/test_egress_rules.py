@@ -32,20 +32,53 @@ from interlock.protocol.net.egress import ENTRY, Malformed, Permit, ProxyRequest
     ],
 )
 def test_a_host_is_permitted_by_name_or_wildcard(host: str, entries: list[str], permit: Permit | None) -> None:
-    assert permits(host, entries) is permit
+    assert permits(host, 443, entries) is permit
 
 
-@pytest.mark.parametrize("entry", ["api.foo.com", "*.foo.com", "*", "localhost", "10.0.0.1", "my_db.internal"])
-def test_an_entry_is_a_name_or_a_wildcard(entry: str) -> None:
+@pytest.mark.req("AIP-security-3")
+@pytest.mark.parametrize(
+    ("port", "entries", "permit"),
+    [
+        (443, ["api.foo.com:443"], Permit.NAMED),
+        (80, ["api.foo.com:443"], None),
+        (4430, ["api.foo.com:443"], None),
+        (80, ["api.foo.com:443", "api.foo.com"], Permit.NAMED),
+        (80, ["api.foo.com:443", "*.foo.com:80"], Permit.WILD),
+        (443, ["*.foo.com:443"], Permit.WILD),
+        (22, ["*.foo.com:443"], None),
+        (443, ["*:443"], Permit.WILD),
+        (22, ["*:443"], None),
+    ],
+)
+def test_an_entry_with_a_port_is_for_that_port_alone(port: int, entries: list[str], permit: Permit | None) -> None:
+    assert permits("api.foo.com", port, entries) is permit
+
+
+def test_an_ipv6_address_among_the_entries_is_no_name_with_a_port() -> None:
+    assert permits("::1", 443, ["::1"]) is Permit.NAMED
+    assert permits("2001", 1, ["2001::1"]) is None
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *("api.foo.com", "*.foo.com", "*", "localhost", "10.0.0.1", "my_db.internal"),
+        *("api.foo.com:443", "*.foo.com:1", "*:65535", "localhost:8080"),
+    ],
+)
+def test_an_entry_is_a_name_or_a_wildcard_with_a_port_or_without(entry: str) -> None:
     assert ENTRY.fullmatch(entry)
 
 
 @pytest.mark.req("AIP-security-3")
 @pytest.mark.parametrize(
     "entry",
-    ["api.foo.com:443", "foo.com/path", "10.0.0.0/8", "https://foo.com", "", "a b", "foo.*", "**", "*foo.com", "é.com"],
+    [
+        *("foo.com/path", "10.0.0.0/8", "https://foo.com", "", "a b", "foo.*", "**", "*foo.com", "é.com"),
+        *("foo.com:", "foo.com:0", "foo.com:65536", "foo.com:https", "foo.com:443:443", ":443", "foo.com:443/"),
+    ],
 )
-def test_a_port_a_path_or_a_network_is_no_entry(entry: str) -> None:
+def test_a_path_a_network_or_no_port_is_no_entry(entry: str) -> None:
     assert not ENTRY.fullmatch(entry)
 
 

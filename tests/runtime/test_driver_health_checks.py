@@ -1,5 +1,6 @@
 """Does a health check say whether a driver works, and go nowhere the driver itself may not go?"""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,17 @@ async def test_http_obeys_the_rules_of_the_drivers_network(
     files.at["/health"] = b"fine"
     assert words in str(await http_health(*http(url.format(here=files.url), egress)))
     assert files.asked == []
+
+
+@pytest.mark.req("AIP-security-3")
+async def test_a_name_in_the_list_does_not_lead_to_this_machine(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def leading(self: object, host: str, port: int) -> list[Any]:
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", leading)
+    port = files.url.rpartition(":")[2]
+    driver, check = http(f"http://turned.example:{port}/health", ["turned.example"])
+    assert "leads to this machine" in str(await http_health(driver, check, insecure_hosts=("turned.example",)))
 
 
 async def test_the_operator_may_name_a_host_without_encryption(files: Files) -> None:

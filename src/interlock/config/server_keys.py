@@ -107,8 +107,8 @@ SERVERS: Final = keys_by_name(
         kind=Many(
             item=Text(
                 pattern=ENTRY.pattern,
-                what="the name of a host, *.NAME or *",
-                hint="without port, path or network mask",
+                what="the name of a host, *.NAME or *, with :PORT or without",
+                hint="without path or network mask",
             )
         ),
         example=["api.example.com"],

@@ -111,7 +111,7 @@ class Egress:
 
     async def _permitted_addresses(self, asked: ProxyRequest, writer: asyncio.StreamWriter) -> Sequence[str]:
         """The addresses to try; none when it was answered already."""
-        permit = permits(asked.host, self._entries)
+        permit = permits(asked.host, asked.port, self._entries)
         if permit is None:
             await self._refuse(writer, asked, "not in egress")
             return ()

@@ -10,6 +10,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from typing import Final
+from urllib.parse import SplitResult
 
 import msgspec
 
@@ -18,7 +19,9 @@ from interlock.protocol.net.address_scope import is_localhost
 HEAD_BYTES_MAX: Final = 32 * 1024  # cookies and tokens of one request; servers take 8 to 16 KiB
 
 ENTRY: Final = re.compile(
-    r"\*|(?:\*\.)?[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?)*", re.ASCII
+    r"(?:\*|(?:\*\.)?[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?)*)"
+    r"(?::(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?",
+    re.ASCII,
 )
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_][a-z0-9_-]{0,62})*\.?", re.ASCII)
 _AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/@\[\]]+))(?::([0-9]{1,5}))?", re.ASCII)
@@ -45,10 +48,12 @@ class Malformed(msgspec.Struct, frozen=True):
     why: str
 
 
-def permits(host: str, entries: Iterable[str]) -> Permit | None:
-    """*.foo.com is a.foo.com and a.b.foo.com, not foo.com; no name with a wildcard stands for an IP address."""
+def permits(host: str, port: int, entries: Iterable[str]) -> Permit | None:
+    """*.foo.com is a.foo.com and a.b.foo.com, not foo.com; no name with a wildcard stands for an IP address. An entry
+    that says a port is for this port alone."""
     host = host.lower().rstrip(".")
-    listed = {entry.lower() for entry in entries}
+    parted = (_parted(entry.lower()) for entry in entries)
+    listed = {name for name, at in parted if at in ("", str(port))}
     if host in listed:
         return Permit.NAMED
     if "*" in listed:
@@ -56,6 +61,17 @@ def permits(host: str, entries: Iterable[str]) -> Permit | None:
     if is_address(host):
         return None
     return Permit.WILD if any(each.startswith("*.") and host.endswith(each[1:]) for each in listed) else None
+
+
+def port_of(url: SplitResult) -> int:
+    """Where an http or https URL leads. Raises ValueError."""
+    return url.port or (80 if url.scheme == "http" else 443)
+
+
+def _parted(entry: str) -> tuple[str, str]:
+    """The name and the port, which may be empty. An IPv6 address has none: the program itself writes such entries."""
+    name, _, port = entry.partition(":")
+    return (entry, "") if ":" in port else (name, port)
 
 
 def names_this_machine(host: str) -> bool:

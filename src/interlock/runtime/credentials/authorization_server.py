@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url
-from interlock.protocol.net.egress import permits
+from interlock.protocol.net.egress import permits, port_of
 from interlock.protocol.oauth.client import (
     BadRegistration,
     Client,
@@ -178,9 +178,14 @@ class AuthorizationServers:
 
     async def _fetcher_for(self, url: str) -> Fetcher:
         """For this URL. Raises Unobtainable."""
-        host = urlsplit(url).hostname or ""
-        if self._egress is not None and permits(host, self._egress) is None:
-            raise Unobtainable(f"egress_denied: {printable(host)} is not in network.egress of its driver")
+        if self._egress is not None:
+            try:
+                parts = urlsplit(url)
+                host, port = parts.hostname or "", port_of(parts)
+            except ValueError:
+                raise Unobtainable("egress_denied: the address of its authorization server cannot be read") from None
+            if permits(host, port, self._egress) is None:
+                raise Unobtainable(f"egress_denied: {printable(host)} is not in network.egress of its driver")
         if self._fetcher is None:
             self._fetcher = Fetcher(within=await scope_of_url(self._url))
         return self._fetcher

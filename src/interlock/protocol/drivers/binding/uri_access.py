@@ -16,7 +16,7 @@ import msgspec
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.net.address_scope import Scope, maybe_scope
-from interlock.protocol.net.egress import Permit, permits
+from interlock.protocol.net.egress import Permit, permits, port_of
 from interlock.protocol.net.file_uri import Unreadable, is_within, read_file_path, without_dots
 
 URI_CHARS_MAX: Final = 8192
@@ -129,7 +129,7 @@ def _file_reason(rest: str, reach: Reach, resolve: Resolve) -> str | None:
 def _host_reason(uri: str, reach: Reach) -> str | None:
     try:
         parts = urlsplit(uri)
-        host = parts.hostname
+        host, port = parts.hostname, port_of(parts)
     except ValueError:
         host = None
     if not host or "%" in parts.netloc:
@@ -137,7 +137,7 @@ def _host_reason(uri: str, reach: Reach) -> str | None:
     if parts.username is not None or parts.password is not None:
         return "it holds a user or a password"
     host = host.rstrip(".")
-    permit = permits(host, reach.egress)
+    permit = permits(host, port, reach.egress)
     if permit is None:
         return "its host is not in network.egress"
     if permit is not Permit.NAMED and _is_private(host):

@@ -11,7 +11,7 @@ from interlock.protocol.drivers.files.versions import PROTOCOL_VERSIONS, is_rang
 from interlock.protocol.drivers.model import Driver, Install, Remote
 from interlock.protocol.drivers.result_pattern import PATTERN_CHARS_MAX
 from interlock.protocol.jsontext.pointer import quoted
-from interlock.protocol.net.egress import ENTRY, permits
+from interlock.protocol.net.egress import ENTRY, permits, port_of
 
 INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and our docker
     **dict.fromkeys(("brew", "apt", "dnf", "pacman", "choco", "scoop", "npm", "pip", "cargo", "go"), ("package",)),
@@ -238,30 +238,31 @@ def _egress(driver: Driver, found: FileFindings) -> None:
                 f"/network/egress/{index}",
                 "schema_invalid",
                 "this is not the name of a host",
-                "write api.example.com or *.example.com, without port, path or network mask",
+                "write api.example.com, api.example.com:443 or *.example.com, without path or network mask",
             )
-        elif host == "*":
+        elif host.partition(":")[0] == "*":
             found.say(
                 f"/network/egress/{index}", "egress_open", "any public host can be reached", "name the hosts", "warning"
             )
     if not isinstance(driver.server, Remote):
         return
-    host = _host(driver.server.url)
+    host, port = _place(driver.server.url)
     if "/network/egress" not in driver.places.lines:
         found.say(
             "/server/url", "egress_implied", f"{host} is reached because the url says so", "nothing to do", "note"
         )
-    elif permits(host, listed) is None:
+    elif permits(host, port, listed) is None:
         found.say("/server/url", "egress_denied", f"{host} is not in network.egress", "add it there")
 
 
 def is_egress(entry: str) -> bool:
-    """A host, *.suffix or *; no port, path or network mask."""
+    """A host, *.suffix or *, each with a port or without; no path or network mask."""
     return ENTRY.fullmatch(entry) is not None
 
 
-def _host(url: str) -> str:
+def _place(url: str) -> tuple[str, int]:
     try:
-        return urlsplit(url).hostname or ""
+        parts = urlsplit(url)
+        return parts.hostname or "", port_of(parts)
     except ValueError:
-        return ""
+        return "", 0

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from interlock.net.http.client import Failure, Headers, HttpClient
 from interlock.protocol.drivers.model import Driver, HealthCheck, HttpProbe, Remote
 from interlock.protocol.net.address_scope import Scope, is_loopback, scope_of
-from interlock.protocol.net.egress import permits
+from interlock.protocol.net.egress import Permit, names_this_machine, permits, port_of
 from interlock.runtime.drivers.install.commands import CommandFailed, CommandRunner, own_program, run_command, words_of
 from interlock.runtime.drivers.install.outcome import Installed
 
@@ -56,15 +56,18 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
         return "the address of the health check is none; write https://host/path"
     if parts.scheme == "http" and not is_loopback(host) and host not in insecure_hosts:
         return f"the health check of {host} is not encrypted; write https://"
-    entry = _entry(driver, host)
-    if entry is None:
-        return f"{host} is not in network.egress, so the health check may not ask it"
     address = None
-    if entry != host.lower():  # a private address is reached only by its own name in the list (AIP-security-3)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+    if not _is_own_address(driver, host):
+        port = port_of(parts)
+        permit = permits(host, port, driver.network.egress if driver.network is not None else ())
+        if permit is None:
+            return f"{host} is not in network.egress, so the health check may not ask it"
         found = [str(where[0]) for *_, where in await asyncio.get_running_loop().getaddrinfo(host, port)]
-        if not found or any(scope_of(each) > Scope.PUBLIC for each in found):
+        nearest = max(map(scope_of, found))  # as the egress proxy judges it (AIP-security-3)
+        if permit is not Permit.NAMED and nearest > Scope.PUBLIC:
             return f"{host} leads into a private network; name it in network.egress if it may be reached"
+        if nearest is Scope.MACHINE and not names_this_machine(host):
+            return f"{host} leads to this machine, which network.egress names as localhost or by address"
         address = found[0]
     tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
     client = HttpClient(
@@ -83,16 +86,9 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
     return None if expected else f"the health check was answered with HTTP status {status}"
 
 
-def _entry(driver: Driver, host: str) -> str | None:
-    """The entry of network.egress that lets `host` be reached; the server's own address needs none (AIP-security-4)."""
-    host = host.lower()
-    listed = driver.network.egress if driver.network is not None else ()
-    entries = [each.lower() for each in listed if permits(host, (each,)) is not None]
-    if host in entries:
-        return host
-    if driver.network is None and isinstance(driver.server, Remote) and urlsplit(driver.server.url).hostname == host:
-        return host
-    return entries[0] if entries else None
+def _is_own_address(driver: Driver, host: str) -> bool:
+    """The server's own address needs no entry where there is no list (AIP-security-4)."""
+    return driver.network is None and isinstance(driver.server, Remote) and urlsplit(driver.server.url).hostname == host
 
 
 class _StatusSink:

@@ -184,7 +184,9 @@ class DriverService:
             raise Refused("rejected", f"{one.id} cannot be used: {one.reason}", {"driver": one.key})
         host = host.lower()
         if not is_egress(host):
-            raise Refused("bad_host", "write api.example.com or *.example.com, without port and path", {"host": host})
+            raise Refused(
+                "bad_host", "write api.example.com, api.example.com:443 or *.example.com, without path", {"host": host}
+            )
         before = self.registry.memory.all.allowed.get(one.id, ())
         if revoke and host not in before:
             raise NotFound("host", host, before, few=True)
