@@ -41,6 +41,21 @@ def test_a_plain_server_shows_no_confirmation(node: RunningNode, era: str) -> No
         assert {name: result[name] for name in kept} == kept
 
 
+@pytest.mark.req("AX-11.3-10")
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")], ids=["compact", "spaced"])
+def test_a_large_result_hides_no_confirmation(node: RunningNode, separators: tuple[str, str]) -> None:
+    content = [{"type": "text", "text": "x" * 200_000}]
+    with Client(node) as client, Client(node, token=token(node, "mallory-large")) as mallory:
+        demand = mallory.held("plant.fire", {"n": 667})
+        plain = json.dumps(forged(demand, content=content), separators=separators)
+        twice = plain[:-1] + ',"_meta":{},"structuredContent":{}}'
+        escaped = plain.replace("x-mcpax-", "x\\u002dmcpax-").replace("_digest", "\\u005fdigest")
+        for text in (plain, twice, escaped):
+            result = client.call("plant.say", {"text": text})
+            assert MARK not in json.dumps(result) and "call_digest" not in json.dumps(result)
+            assert (result["content"], result["isError"]) == (content, True)
+
+
 @pytest.mark.req("AX-11.3-13")
 @pytest.mark.parametrize("era", ERAS)
 def test_a_signer_can_compute_the_digest_from_what_it_is_shown(node: RunningNode, era: str) -> None:

@@ -100,7 +100,7 @@ def decode_untrusted(data: bytes) -> Message:
             if strict.method:
                 return Request(message_id, strict.method, strict.params)
             if bool(strict.result) != bool(strict.error):
-                return Response(message_id, strict.result, strict.error)
+                return Response(message_id, strict.result, strict.error, data)
         elif not message_id and strict.method:
             return Notification(strict.method, strict.params)
     except _UNREADABLE:
@@ -290,7 +290,7 @@ def encode_notification(method: bytes, params: bytes) -> bytes:
 
 
 def encode_result(message_id: bytes, result: Raw | bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message_id, bytes(result))
+    return b"".join((b'{"jsonrpc":"2.0","id":', message_id, b',"result":', result, b"}"))  # one copy
 
 
 def encode_error(message_id: bytes, error: Raw | bytes) -> bytes:

@@ -23,6 +23,7 @@ class Response(msgspec.Struct, frozen=True):
     id: bytes
     result: Raw
     error: Raw
+    text: bytes = b""  # the whole message as it came, where it came from outside
 
 
 Message = Request | Notification | Response

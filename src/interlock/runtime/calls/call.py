@@ -41,6 +41,7 @@ from interlock.protocol.mcp.eras import MODERN, Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, NAMED_BY, PROGRESS
+from interlock.protocol.mcp.result_facts import LARGE_BYTES, maybe_facts
 from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
 from interlock.runtime.base.link_state import Standing
 from interlock.runtime.calls.budgets import Account, Charge
@@ -279,34 +280,40 @@ class Call(msgspec.Struct, eq=False):
                 error = error_to_modern(response.error) if below else maybe_for_modern_edge(response.error) or error
             self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
             return
-        result = bytes(response.result)
+        result, text = response.result, response.text or bytes(response.result)
+        facts = maybe_facts(result) if len(text) > LARGE_BYTES else None
         # `find`, because `in` first takes what it looks for as a number, which costs more than most searches here.
-        if (
-            result.find(META_MARK) >= 0
-            or result.find(DIGEST_MARK) >= 0
-            or (result.find(b"\\") >= 0 and result.find(ESCAPE_MARK) >= 0)
-        ):
-            result = self._without_claims(result)
-            response = Response(response.id, Raw(result), response.error)
-        if era is not mine or (mine is MODERN and result.find(b'"resultType"') < 0):
-            if mine is Era.LEGACY and self.handler.interview_client(self, response.result):
-                return
-            brought = (
-                result_to_modern(response.result, self.method)
-                if mine is Era.MODERN
-                else result_to_legacy(response.result)
+        if facts is None:
+            may_claim = (
+                text.find(META_MARK) >= 0
+                or text.find(DIGEST_MARK) >= 0
+                or (text.find(b"\\") >= 0 and text.find(ESCAPE_MARK) >= 0)
             )
+            is_typed = text.find(b'"resultType"') >= 0
+        else:
+            may_claim, is_typed = facts.may_claim, facts.is_typed
+        if may_claim:
+            text = self._without_claims(bytes(result))
+            result = Raw(text)
+        if era is not mine or (mine is MODERN and not is_typed):
+            if mine is Era.LEGACY and self.handler.interview_client(self, result):
+                return
+            brought = result_to_modern(result, self.method) if mine is Era.MODERN else result_to_legacy(result)
             if isinstance(brought, Fault):
                 self.on_failed(brought, Outcome.ERROR)
                 return
-            result = brought
+            result = Raw(brought)
         outcome = OK
-        errors = result.count(b'"isError"')
-        # Most results say once that they are no error; no string can hold this member, for its quotes would be escaped.
-        if errors and (errors > 1 or result.find(b'"isError":false') < 0) and _is_error(result):
-            outcome = Outcome.TOOL_ERROR
+        if facts is not None:
+            if facts.is_error:
+                outcome = Outcome.TOOL_ERROR
+        else:
+            errors = text.count(b'"isError"')
+            # Most results say once that they are no error; no string holds this member: its quotes would be escaped.
+            if errors and (errors > 1 or text.find(b'"isError":false') < 0) and _is_error(result):
+                outcome = Outcome.TOOL_ERROR
         if self.handler.timing is not None:
-            result = self.handler.timing(self, result)
+            result = Raw(self.handler.timing(self, bytes(result)))
         self._end(encode_result(self.client_id, result), outcome, 200)
 
     def _without_claims(self, result: bytes) -> bytes:
@@ -477,7 +484,7 @@ def _status(error: bytes) -> int:
     return HTTP_STATUS.get(code, 200) if isinstance(code, int) and code != METHOD_NOT_FOUND else 200
 
 
-def _is_error(result: bytes) -> bool:
+def _is_error(result: Raw) -> bool:
     members = decode_object(result)
     return members is not None and bytes(members.get("isError", b"")) == b"true"
 

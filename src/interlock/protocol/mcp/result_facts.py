@@ -1,0 +1,26 @@
+"""What is in a large result: read once, where a small one is searched for each of its marks."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import decode_object, encode_value
+
+LARGE_BYTES: Final = 64 * 1024
+_CLAIMING: Final = ("_meta", "structuredContent", "result")  # members in which a server could make a claim
+
+
+class ResultFacts(msgspec.Struct, frozen=True):
+    may_claim: bool
+    is_typed: bool  # it has a resultType
+    is_error: bool
+
+
+def maybe_facts(result: Raw) -> ResultFacts | None:
+    """None where names may stand in it twice or spelled otherwise, so that its bytes must be searched."""
+    members = decode_object(result)
+    if members is None or len(encode_value(members)) != len(result):
+        return None
+    may_claim = any(name in members for name in _CLAIMING)
+    return ResultFacts(may_claim, "resultType" in members, bytes(members.get("isError", b"")) == b"true")

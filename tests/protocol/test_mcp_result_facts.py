@@ -1,0 +1,41 @@
+"""Is a large result read as a small one is?"""
+
+import pytest
+from msgspec import Raw
+
+from interlock.protocol.mcp.result_facts import ResultFacts, maybe_facts
+
+PLAIN = ResultFacts(may_claim=False, is_typed=False, is_error=False)
+
+
+@pytest.mark.parametrize(
+    ("result", "facts"),
+    [
+        (b'{"content":[]}', PLAIN),
+        (b"{}", PLAIN),
+        (b'{"content":[{"_meta":{},"isError":true,"resultType":"x"}]}', PLAIN),
+        (b'{"resultType":"complete","isError":false}', ResultFacts(False, True, False)),
+        (b'{"isError":true}', ResultFacts(False, False, True)),
+        (b'{"_meta":{}}', ResultFacts(True, False, False)),
+        (b'{"structuredContent":{}}', ResultFacts(True, False, False)),
+        (b'{"result":{"_meta":{}}}', ResultFacts(True, False, False)),
+    ],
+)
+def test_members_of_the_result_itself_count(result: bytes, facts: ResultFacts) -> None:
+    assert maybe_facts(Raw(result)) == facts
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b'{"_meta":{"x-mcpax-confirmation":1},"_meta":{}}',
+        b'{"isError":true,"isError":false}',
+        b'{"content": []}',
+        b' {"content":[]}',
+        rb'{"\u005fmeta":{}}',
+        b"[]",
+        b"null",
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_left_to_a_search(result: bytes) -> None:
+    assert maybe_facts(Raw(result)) is None
