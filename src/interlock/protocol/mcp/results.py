@@ -107,8 +107,10 @@ def _with_text(content: Raw | None, value: bytes) -> Raw:
 
 
 def _is_same(text: str | None, value: bytes) -> bool:
+    """Whether a text says the value: as JSON, or a string as it is."""
     try:
-        return text is not None and decode_value(text.encode()) == decode_value(value)
+        structured = decode_value(value)
+        return text is not None and (text == structured or decode_value(text.encode()) == structured)
     except (CodecError, UnicodeEncodeError):
         return False
 
