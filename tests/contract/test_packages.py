@@ -241,6 +241,34 @@ async def test_an_installer_that_hangs_is_ended_with_the_time_limit(
     assert "s3cret" not in "\n".join([*said, *caught.value.output, str(caught.value)])
 
 
+async def test_only_so_many_are_installed_at_one_time_and_what_is_there_waits_for_none(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    names = ("one", "two", "three")
+    for name in names:
+        shelf.put(name, scripts=(name,))
+    under_way: set[str] = set()
+    most = 0
+
+    async def install(name: str) -> tuple[str, ...]:
+        def progress(text: str) -> None:
+            nonlocal most
+            under_way.add(name) if text.startswith("asking") else None
+            under_way.discard(name) if text.startswith("installed") else None
+            most = max(most, len(under_way))
+            said.append(text)
+
+        return await ensure(pypi(name), tmp_path, progress, environment=shelf.env, installs=installs)
+
+    said = Said()
+    installs = asyncio.Semaphore(1)
+    commands = await asyncio.gather(*map(install, names))
+    assert most == 1
+    assert said.count("it waits until others are installed") == 2
+    async with installs:  # somebody installs for a long time
+        assert await install("one") == commands[0]
+
+
 async def test_a_cancelled_installation_leaves_no_installer(shelf: Shelf, tmp_path: Path, silent_registry: str) -> None:
     env = shelf.env | {"PIP_INDEX_URL": silent_registry, "NO_PROXY": "127.0.0.1"}
     del env["PIP_NO_INDEX"]

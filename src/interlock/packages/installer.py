@@ -123,6 +123,11 @@ class Installer:
                 await self._put(folder, pins, commands)
         return folder
 
+    def has(self, registry: Registry, text: str) -> bool:
+        """Whether nothing is left to install. Raises PackageUnavailable."""
+        reference = read_reference(registry, text)
+        return _is_complete(self.root / registry / reference.folder, registry, reference.name)
+
     async def keep(self, registry: Registry, text: str) -> Path:
         """The folder of a configured server's package, whose pins are recorded at its first installation and held to
         until the folder is removed. Raises PackageUnavailable."""
@@ -230,15 +235,22 @@ async def ensure(
     environment: Mapping[str, str] | None = None,
     source_builds: bool = False,
     limit_s: float = INSTALL_LIMIT_S,
+    installs: asyncio.Semaphore | None = None,
 ) -> tuple[str, ...]:
     """The command that runs the package of a configured server, installed below `root` unless it is there.
 
-    `progress` hears one short line for each step; what the installer says meanwhile is kept for an error.
-    Raises PackageUnavailable.
+    `progress` hears one short line for each step; what the installer says meanwhile is kept for an error. `installs`:
+    how many may be installed at one time. Raises PackageUnavailable.
     """
     env = os.environ if environment is None else environment
     installer = Installer(root, env, progress, reaper, source_builds=source_builds, limit_s=limit_s)
-    folder = await installer.keep(package.registry, package.name)
+    if installs is None or installer.has(package.registry, package.name):
+        folder = await installer.keep(package.registry, package.name)
+    else:
+        if installs.locked():
+            progress("it waits until others are installed")
+        async with installs:
+            folder = await installer.keep(package.registry, package.name)
     name = read_reference(package.registry, package.name).name
     if package.registry == "npm":
         return (node_tool("node", installer.env, package.name), str(npm_program(folder, name, None)))

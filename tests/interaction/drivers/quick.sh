@@ -8,6 +8,9 @@ while read -r line; do
     *'"method":"initialize"'*)
         printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"quick","version":"1"}}}\n' "$id"
         ;;
+    *'"method":"server/discover"'*)
+        printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"Method not found"}}\n' "$id"
+        ;;
     *'"method":"tools/list"'*)
         printf 'listed %s\n' $$ >>"$1"
         printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"n":{"type":"integer"},"until":{"type":"string"}}},"outputSchema":{"type":"object"}}]}}\n' "$id"

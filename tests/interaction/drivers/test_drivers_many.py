@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from tests.interaction.drivers.driving import Workspace, alive, states
-from tests.interaction.harness import LEGACY, RunningNode, wait_for
+from tests.interaction.harness import LEGACY, RunningNode, running_node, wait_for
 from tests.interaction.peers import HttpPeer
 from tests.scale import many
 
-from interlock.runtime.drivers.provider.environment import STARTS_MAX
+from interlock.process.start_limits import STARTS_MAX
 
 MANY = many(60, 200)
 SCRIPT = Path(__file__).with_name("quick.sh")
@@ -27,9 +27,29 @@ def lines(log: Path) -> list[list[str]]:
     return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
 
 
+def most_starting(written: list[list[str]]) -> int:
+    """How many processes were started and not listed, when they were most."""
+    starting: set[str] = set()
+    most = 0
+    for what, pid in written:
+        (starting.add if what == "start" else starting.discard)(pid)
+        most = max(most, len(starting))
+    return most
+
+
 def offered(node: RunningNode) -> int:
     tools: int = node.admin("/admin/status")["catalog"]["tools"]
     return tools
+
+
+def test_configured_servers_start_as_bounded_as_drivers_and_one_that_hangs_delays_few(tmp_path: Path) -> None:
+    log = tmp_path / "quick.log"
+    servers = {f"quick{number}": {"command": ["/bin/sh", str(SCRIPT), str(log)]} for number in range(MANY // 2)}
+    hanging = {f"hang{number}": {"command": ["/bin/cat"]} for number in range(STARTS_MAX - 2)}
+    with running_node(tmp_path / "node", {**hanging, **servers}, announced=False) as node:
+        wait_for(lambda: sum(what == "listed" for what, _ in lines(log)) == len(servers), 60)
+        wait_for(lambda: offered(node) == len(servers))
+    assert 1 < most_starting(lines(log)) <= STARTS_MAX
 
 
 async def test_many_drivers_start_bounded_side_by_side_and_sleep_without_a_process(tmp_path: Path) -> None:
@@ -37,12 +57,7 @@ async def test_many_drivers_start_bounded_side_by_side_and_sleep_without_a_proce
     with workspace.node(idle_timeout_s=1) as node:
         wait_for(lambda: sum(what == "listed" for what, _ in lines(log)) == MANY, 60)
         wait_for(lambda: offered(node) == MANY)
-        starting: set[str] = set()
-        most = 0
-        for what, pid in lines(log)[: 2 * MANY]:
-            (starting.add if what == "start" else starting.discard)(pid)
-            most = max(most, len(starting))
-        assert 1 < most <= STARTS_MAX
+        assert 1 < most_starting(lines(log)[: 2 * MANY]) <= STARTS_MAX
         pids = {int(pid) for what, pid in lines(log) if what == "start"}
         assert len(pids) == MANY
         wait_for(lambda: not any(map(alive, pids)), 20)

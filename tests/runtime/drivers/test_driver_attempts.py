@@ -5,17 +5,20 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
+from interlock.process import start_limits
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.drivers.install.outcome import Attempt, InstallFailed
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider import keeper as keeping
 from interlock.runtime.drivers.provider import provider as provider_module
+from interlock.runtime.links import connector
 from interlock.runtime.links.keeper import backoff_s
 from interlock.runtime.links.lost_fault import LostFault
 
@@ -153,19 +156,25 @@ async def test_many_drivers_start_side_by_side_and_no_more_than_a_few_at_a_time(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = most = 0
-    connect = keeping.Keeper._connect
+    launch = connector.Connector._launch
+    stock = keeping.Keeper._publish
 
-    async def counted(self: keeping.Keeper) -> None:
+    async def counted(self: connector.Connector, *arguments: Any) -> None:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        try:
-            await connect(self)
-        finally:
-            at_once -= 1
+        await launch(self, *arguments)
 
-    monkeypatch.setattr(keeping.Keeper, "_connect", counted)
-    stage.environment = msgspec.structs.replace(stage.environment, starts=asyncio.Semaphore(3))
+    async def listed(self: keeping.Keeper, *arguments: Any) -> None:
+        nonlocal at_once
+        at_once -= 1
+        await stock(self, *arguments)
+
+    monkeypatch.setattr(connector.Connector, "_launch", counted)
+    monkeypatch.setattr(keeping.Keeper, "_publish", listed)
+    monkeypatch.setattr(start_limits, "STARTS_MAX", 3)
+    parts = msgspec.structs.replace(stage.environment.connector_parts, limits=start_limits.StartLimits())
+    stage.environment = msgspec.structs.replace(stage.environment, connector_parts=parts)
     providers = [stage.provider(id=f"driven-{number}") for number in range(8)]
     for provider in providers:
         assert (await settled(provider)).state is DriverState.READY

@@ -47,6 +47,7 @@ class _ChildConnection(SubserverConnection):
         on_registered: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(registrar, guest, transport="stdio", heartbeat_min_ms=heartbeat_min_ms, stderr=stderr)
+        self.settled = asyncio.Event()  # it has registered, or is over
         self.over = asyncio.Event()
         self.reason = ""
         self.stderr = stderr
@@ -62,6 +63,7 @@ class _ChildConnection(SubserverConnection):
     def on_gone(self, reason: str) -> None:
         self.reason = reason
         self.on_closed(CUT, reason)
+        self.settled.set()
         self.over.set()
 
     def on_stalled(self) -> None:
@@ -90,6 +92,7 @@ class _ChildConnection(SubserverConnection):
         keeper = super().keeper_for(parts)
         keeper.link.pid = self.child.pid if self.child is not None else None
         self._links.append(keeper.link)
+        self.settled.set()
         self._on_registered()
         return keeper
 
@@ -199,6 +202,8 @@ class ChildSupervisor:
         )
         life.begin(life)  # first: its lines may come before `start` returns
         # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
-        async with asyncio.timeout(LAUNCH_S):
-            await life.child.start()
+        async with self._connector_parts.limits.starting():
+            async with asyncio.timeout(LAUNCH_S):
+                await life.child.start()
+            await life.settled.wait()
         await life.over.wait()

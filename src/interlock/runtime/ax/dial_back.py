@@ -10,6 +10,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
@@ -128,9 +129,9 @@ class _Judging(RegisteredConnector):
         self._guest = guest
         self._failures = 0
 
-    async def connect(self) -> None:
+    async def connect(self, start: AsyncExitStack) -> None:
         try:
-            await super().connect()
+            await super().connect(start)
         except ConnectFailed:
             self._failures += 1
             raise

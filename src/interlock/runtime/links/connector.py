@@ -8,6 +8,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -22,6 +23,7 @@ from interlock.packages.references import PackageUnavailable
 from interlock.process.child import Child
 from interlock.process.launch import ChildStartFailed, child_environment
 from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.start_limits import StartLimits
 from interlock.process.stderr import StderrRing
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import INITIALIZED
@@ -71,6 +73,7 @@ class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
     manner: Manner = USUAL
     tls: ssl.SSLContext | None = None  # how certificates of dialled servers are checked; None: as the system does
     sandboxes: Sandboxes | None = None  # None: no server can be started in one
+    limits: StartLimits = msgspec.field(default_factory=StartLimits)
 
 
 class ConnectFailed(Exception):
@@ -125,8 +128,9 @@ class Connector:
         self._loss = loss
         self._first: Era | None = None  # which era to try first, when the last attempt ended in the greeting
 
-    async def connect(self) -> None:
-        """Raises ConnectFailed. Whatever was opened by then hangs on the link."""
+    async def connect(self, start: AsyncExitStack) -> None:
+        """`start` is left when the server is up: until then it counts as starting. Raises ConnectFailed. Whatever was
+        opened by then hangs on the link."""
         link, reach = self._link, self._link.reach
         if reach is None:
             raise ConnectFailed("the node does not know where it is")
@@ -134,11 +138,7 @@ class Connector:
         try:
             await self._connector_parts.revealer.begin()
             if isinstance(reach, Spawn):
-                await self._launch(reach)
-                if reach.serves is None:
-                    facts = await self._greet_or_lose(remembered)
-                else:
-                    facts = await self._meet(reach.serves, remembered)
+                facts = await self._start(reach, remembered, start)
             else:
                 facts = await self._dial(reach, remembered)
         except GreetingFailed as failed:
@@ -183,10 +183,20 @@ class Connector:
                 link.pipe.open_stream()
         link.greeted(facts)
 
-    async def _launch(self, reach: Spawn) -> None:
-        argv: tuple[str, ...] = reach.command
+    async def _start(self, reach: Spawn, remembered: Era | None, start: AsyncExitStack) -> ServerFacts:
+        argv = reach.command
         if reach.package is not None:
             argv = (*await self._install(reach.package), *argv)
+        limits = self._connector_parts.limits
+        if limits.is_full:
+            self._say_progress("it waits until others have started")
+        await start.enter_async_context(limits.starting())
+        await self._launch(reach, argv)
+        if reach.serves is None:
+            return await self._greet_or_lose(remembered)
+        return await self._meet(reach.serves, remembered)
+
+    async def _launch(self, reach: Spawn, argv: tuple[str, ...]) -> None:
         argv = tuple([await self._connector_parts.revealer.text(each) for each in argv])
         env = await self._connector_parts.revealer.table(reach.env)
         pipe = StdioPipe(self._link) if reach.serves is None else MutePipe(self._link, self._stderr.feed)
@@ -251,6 +261,7 @@ class Connector:
             self._say_progress,
             reaper=connector_parts.reaper,
             source_builds=connector_parts.may_build_sources(),
+            installs=connector_parts.limits.installs,
         )
 
     def _say_progress(self, text: str) -> None:

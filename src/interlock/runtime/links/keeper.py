@@ -24,6 +24,7 @@ import random
 import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
 from math import inf, isfinite
 from typing import Final
 
@@ -370,8 +371,9 @@ class Keeper(PassedOnEvents):
         state = self.link.standing.state
         if state is LinkState.ASLEEP or (self.listing is None and state is not LinkState.CONNECTING):
             self.link.stand(LinkState.CONNECTING, self.link.standing.reason)
-        await self._connector.connect()
-        await self._stock()
+        async with AsyncExitStack() as start:
+            await self._connector.connect(start)
+            await self._stock()
         self._say_everything()
 
     def probe(self) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -321,7 +322,7 @@ class RegisteredConnector(Connector):
 class _Accepted(RegisteredConnector):
     """There is nothing to launch or dial: the subserver is there, and only has to be greeted."""
 
-    async def connect(self) -> None:
+    async def connect(self, start: AsyncExitStack) -> None:
         try:
             self._welcome(await self._greet_or_lose(None))
         except GreetingFailed as failed:

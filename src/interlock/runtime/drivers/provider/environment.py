@@ -1,9 +1,7 @@
 """The environment of a driver: everything that the node gives each of them, as one value."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -19,9 +17,6 @@ from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.store.ports import KeyValue
-
-INSTALLS_MAX: Final = 4  # at one time: each is a download and a build
-STARTS_MAX: Final = 8  # at one time: two hundred interpreters at once would leave no time for the calls of others
 
 Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed | InstallFailed]]
 
@@ -39,8 +34,6 @@ class DriverEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     tenant_of: Callable[[Caller], str] = tenant_of
     user_of: Callable[[Caller], str] = user_of
     vendor_meta: bool = True
-    installs: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(INSTALLS_MAX))
-    starts: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(STARTS_MAX))
 
     def with_plan(self, plan: DriversPlan) -> "DriverEnvironment":
         return msgspec.structs.replace(self, plan=plan)

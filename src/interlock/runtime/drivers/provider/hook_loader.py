@@ -36,7 +36,7 @@ class HookLoader:
         self._driver = driver
         self._bindings = bindings
         self._folder = folder
-        self._starts = environment.starts
+        self._limits = environment.connector_parts.limits
         self._process = HookProcess(
             HookPlan(
                 name=driver.key,
@@ -50,7 +50,7 @@ class HookLoader:
 
     async def load(self) -> DriverHooks | LoadFailed:
         try:
-            async with self._starts:
+            async with self._limits.starting():
                 return await load_hooks(self._driver, self._bindings, self._folder, self._process)
         except HookFailed as failed:
             return LoadFailed(code=failed.code, message=f"{ENTRY}: {failed}", is_final=True)

@@ -61,7 +61,6 @@ class DriverKeeper(Keeper):
         holder: TokenHolder | None,
         *,
         driver: Driver,
-        starts: asyncio.Semaphore,
         on_up: Callable[[], None],
         on_fallen: Callable[[], None],
         on_restarted: Callable[[], None],
@@ -69,15 +68,14 @@ class DriverKeeper(Keeper):
         seal: TamperCheck | None = None,
         redact: Redact | None = None,
     ) -> None:
-        """`starts`: how many servers may be starting at one time. `on_up`: it is there, and its lists were looked at.
-        `on_fallen`: a series of attempts was in vain. `on_restarted`: somebody wants it started anew. `serves`: how
-        many contracts. `redact`: takes the secrets out of what the server writes to stderr."""
+        """`on_up`: it is there, and its lists were looked at. `on_fallen`: a series of attempts was in vain.
+        `on_restarted`: somebody wants it started anew. `serves`: how many contracts. `redact`: takes the secrets out of
+        what the server writes to stderr."""
         stderr = StderrRing(now=connector_parts.clock.wall, redact=redact)
         super().__init__(make_link, connector_parts, stock, events, holder, stderr)
         self._may_ask = bool(driver.interlock.client_capabilities)  # the server was offered to ask the client of a call
         self.reads = lists_of(driver)
         self.fell = asyncio.Event()
-        self._starts = starts
         self._seal = seal
         self._sealed: bytes | None = None  # the marks of the folder when the server was started
         self._on_up = on_up
@@ -170,12 +168,11 @@ class DriverKeeper(Keeper):
     # Attempts
 
     async def _connect(self) -> None:
-        async with self._starts:
-            if self._seal is not None:
-                self._sealed = await self._seal.mark()
-                if self._sealed is None:
-                    raise ConnectFailed(WORDS, code=BROKEN)
-            await super()._connect()
+        if self._seal is not None:
+            self._sealed = await self._seal.mark()
+            if self._sealed is None:
+                raise ConnectFailed(WORDS, code=BROKEN)
+        await super()._connect()
         self.fell.clear()
         self._failed = 0
         self._on_up()

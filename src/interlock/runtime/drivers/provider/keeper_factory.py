@@ -99,7 +99,6 @@ class KeeperFactory:
             environment.link_events,
             holder,
             driver=driver,
-            starts=environment.starts,
             on_up=events.on_up,
             on_fallen=lambda: events.on_fallen(who),
             on_restarted=lambda: events.on_restarted(who),

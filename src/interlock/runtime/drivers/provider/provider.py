@@ -208,7 +208,7 @@ class DriverProvider:
     async def _install(self) -> Installed:
         again_s = INSTALL_AGAIN_S
         while True:
-            async with self._environment.installs:
+            async with self._environment.connector_parts.limits.installs:
                 outcome = await self._environment.install(self.driver, self._folder, self._say_progress)
             if isinstance(outcome, Installed):
                 return outcome
