@@ -95,8 +95,9 @@ def test_the_lines_closest_to_an_entry_are_chosen_and_what_all_execute_is_not() 
         mutation.Case(f"X-{number}", "qualified tool name segments", [], 1.0, lines if number == 0 else {everywhere})
         for number in range(6)
     ]
-    chosen = mutation._chosen(entries, 3, 1)
+    said = {**mutation._entries(), **{case.entry: case.text for case in entries}}
+    chosen = mutation._chosen(entries, said, 3, 1)
     assert [case.entry for case, _ in chosen] == ["X-0"] * 3
     assert len({mutant.line for _, mutant in chosen}) == 3
     assert everywhere not in {(mutant.file, mutant.line) for _, mutant in chosen}
-    assert chosen == mutation._chosen(entries, 3, 1)
+    assert chosen == mutation._chosen(entries, said, 3, 1)

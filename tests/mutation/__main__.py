@@ -27,8 +27,10 @@ from conformance import ties
 
 BASELINE_S = 120.0  # an entry whose tied tests take longer is left out
 FOLLOWED_S = 300.0  # the same tests with every line followed
+FUNCTIONS_MAX = 5  # of an entry: those closest to what it says
+NEAR = 0.5  # a function that is less close than this share of the closest is left out
 POOL = 3  # mutants are drawn from so many times more lines: those closest to what the entry says
-COMMON_SHARE = 0.4  # a line that this share of the sample executes belongs to no entry
+COMMON_SHARE = 0.2  # a line that more of the sample executes belongs to no entry
 COMMON_FROM = 5  # entries
 
 
@@ -67,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
             trees.put(Tree(Path(folder) / str(number)))
         with ThreadPoolExecutor(asked.jobs) as pool:
             cases = _cases(pool, trees, names, asked.entries, entries, tied)
-            chosen = _chosen(cases, asked.mutants, asked.seed)
+            chosen = _chosen(cases, entries, asked.mutants, asked.seed)
             tried = list(pool.map(lambda one: _try(trees, *one), chosen))
     return _report(cases, tried, asked.keep)
 
@@ -76,7 +78,7 @@ def _entries() -> dict[str, str]:
     found = {}
     for path in sorted((ROOT / "spec").glob("*.yaml")):
         for item in yaml.safe_load(path.read_text(encoding="utf-8"))["requirements"]:
-            found[item["id"]] = " ".join((item["says"], item.get("shown_by", ""), item.get("decision", "")))
+            found[item["id"]] = f"{item['says']} {item.get('shown_by', '')}"
     return found
 
 
@@ -118,45 +120,56 @@ def _cases(
     return found
 
 
-def _chosen(cases: list[Case], most: int, seed: int) -> list[tuple[Case, Mutant]]:
+def _chosen(cases: list[Case], entries: dict[str, str], most: int, seed: int) -> list[tuple[Case, Mutant]]:
     """For each entry, some of the mutants on lines that are closest to what it says."""
     sources = {str(path.relative_to(ROOT)): path.read_bytes() for path in sorted((ROOT / "src").rglob("*.py"))}
     modules = {file: functions(source, file) for file, source in sources.items()}
-    everywhere = [function for module in modules.values() for function in module]
-    uses = Counter(word for function in everywhere for word in function.words)
-    rarity = {word: math.log(len(everywhere) / count) for word, count in uses.items()}
+    in_functions = _rarity([function.words for module in modules.values() for function in module])
+    in_entries = _rarity([words(text) for text in entries.values()])
     executed = Counter(line for case in cases for line in case.lines)
     common = {
         line for line, count in executed.items() if len(cases) >= COMMON_FROM and count > COMMON_SHARE * len(cases)
     }
     chosen = []
     for case in cases:
-        said, lines = words(case.text), case.lines - common
+        lines = case.lines - common
+        weights = {word: in_functions.get(word, 0.0) * in_entries[word] for word in words(case.text)}
+        near = _closest(modules, lines, weights)
         ranked = sorted(
-            (
-                (_closeness(function, mutant, said, rarity), mutant)
-                for file in {file for file, _ in lines}
-                for function in modules.get(file, ())
-                for mutant in function.mutants
-                if (file, mutant.line) in lines
-            ),
-            key=lambda one: (-one[0], one[1][:3]),
+            (-_shared(mutant.words, weights), mutant)
+            for function in near
+            for mutant in function.mutants
+            if (mutant.file, mutant.line) in lines and compiles(mutant.applied(sources[mutant.file]))
         )
-        closest: dict[tuple[str, int], list[Mutant]] = {}
+        of_lines: dict[tuple[str, int], list[Mutant]] = {}
         for _, mutant in ranked:
-            if len(closest) < POOL * most or (mutant.file, mutant.line) in closest:
-                closest.setdefault((mutant.file, mutant.line), []).append(mutant)
+            of_lines.setdefault((mutant.file, mutant.line), []).append(mutant)
         dice = random.Random(f"{seed} {case.entry}")
-        for line in dice.sample(sorted(closest), min(most, len(closest))):
-            mutants = [each for each in closest[line] if compiles(each.applied(sources[each.file]))]
-            chosen += [(case, dice.choice(mutants))] if mutants else []
+        pool = list(of_lines.values())[: POOL * most]
+        chosen += [(case, dice.choice(mutants)) for mutants in dice.sample(pool, min(most, len(pool)))]
     return chosen
 
 
-def _closeness(function: Function, mutant: Mutant, said: frozenset[str], rarity: dict[str, float]) -> float:
-    """How much the line and its function speak of what the entry says: the rare words that they share."""
-    around = sum(rarity[word] for word in function.words & said) / math.sqrt(10 + len(function.words))
-    return around + sum(rarity.get(word, 0.0) for word in mutant.words & said) / 2
+def _rarity(texts: list[frozenset[str]]) -> dict[str, float]:
+    uses = Counter(word for text in texts for word in text)
+    return {word: math.log(len(texts) / count) for word, count in uses.items()}
+
+
+def _closest(
+    modules: dict[str, list[Function]], lines: set[tuple[str, int]], weights: dict[str, float]
+) -> list[Function]:
+    """The functions with such lines that share most rare words with an entry."""
+    found = sorted(
+        (-_shared(function.words, weights), file, function.name, function)
+        for file in {file for file, _ in lines}
+        for function in modules.get(file, ())
+        if any((file, mutant.line) in lines for mutant in function.mutants)
+    )
+    return [function for share, *_, function in found[:FUNCTIONS_MAX] if share <= NEAR * found[0][0]]
+
+
+def _shared(text: frozenset[str], weights: dict[str, float]) -> float:
+    return sum(weights[word] for word in text & weights.keys()) / math.sqrt(10 + len(text))
 
 
 def _try(trees: "queue.Queue[Tree]", case: Case, mutant: Mutant) -> Tried:
