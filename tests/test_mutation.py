@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.mutation import __main__ as mutation
-from tests.mutation.mutants import functions, words
+from tests.mutation.mutants import mutants, terms
 from tests.mutation.tree import ROOT, Tree
 
 SOURCE = b'''\
@@ -23,10 +23,8 @@ def judge(size, names):
 
 
 def changes() -> dict[str, str]:
-    (judge,) = functions(SOURCE, "judge.py")
-    return {
-        mutant.change: mutant.applied(SOURCE).decode().splitlines()[mutant.line - 1].strip() for mutant in judge.mutants
-    }
+    made = mutants(SOURCE, "judge.py")
+    return {each.change: each.applied(SOURCE).decode().splitlines()[each.line - 1].strip() for each in made}
 
 
 def test_conditions_statements_codes_and_limits_of_a_function_are_changed_one_at_a_time() -> None:
@@ -45,12 +43,11 @@ def test_conditions_statements_codes_and_limits_of_a_function_are_changed_one_at
     }
 
 
-def test_words_are_compared_without_endings_and_names_taken_apart() -> None:
-    assert words("route_mismatch: registered routes") & words("def registerRoute(mismatch)") == {
-        "rout",
-        "mismatch",
-        "register",
-    }
+def test_a_mutant_has_the_terms_of_its_line_and_a_condition_those_of_what_it_decides_about() -> None:
+    assert terms("Too_Large TOO_LARGE too-large tooLarge large") == {"too_large"}
+    about = {each.change: each.terms for each in mutants(SOURCE, "judge.py")}
+    assert about["> -> >="] == about['without `raise ValueError("too_large")`'] == {"too_large"}
+    assert not about["without `note(size)`"]
 
 
 @pytest.mark.timeout(180)
@@ -77,8 +74,7 @@ def test_a_mutant_is_met_by_every_process_a_test_starts_and_the_checkout_is_left
     assert tree.executed(tests, 60) == {("src/interlock/__init__.py", 2)}
     file = "src/interlock/__init__.py"
     source = (small / file).read_bytes()
-    (answer,) = functions(source, file)
-    negated = next(mutant for mutant in answer.mutants if mutant.change.startswith("not"))
+    negated = next(each for each in mutants(source, file) if each.change.startswith("not"))
     with tree.mutated(negated):
         assert tree.run(tests, 60) is False
     assert tree.run(tests, 60) is True
@@ -86,18 +82,15 @@ def test_a_mutant_is_met_by_every_process_a_test_starts_and_the_checkout_is_left
     assert (small / file).read_bytes() == source
 
 
-def test_the_lines_closest_to_an_entry_are_chosen_and_what_all_execute_is_not() -> None:
-    sources = {path: (ROOT / path).read_bytes() for path in ("src/interlock/protocol/ax/names.py",)}
-    (path, source), *_ = sources.items()
-    lines = {(path, mutant.line) for function in functions(source, path) for mutant in function.mutants}
-    everywhere = sorted(lines)[0]
-    entries = [
-        mutation.Case(f"X-{number}", "qualified tool name segments", [], 1.0, lines if number == 0 else {everywhere})
-        for number in range(6)
-    ]
-    said = {**mutation._entries(), **{case.entry: case.text for case in entries}}
-    chosen = mutation._chosen(entries, said, 3, 1)
+def test_lines_with_a_term_of_the_entry_are_chosen_and_what_all_execute_is_not() -> None:
+    path = "src/interlock/protocol/ax/registration/codec.py"
+    lines = {(path, each.line) for each in mutants((ROOT / path).read_bytes(), path)}
+    everywhere = {(path, each.line) for each in mutants((ROOT / path).read_bytes(), path) if "raise" in each.change}
+    said = "heartbeat_interval_ms is a number, else namespace_invalid"
+    entries = [mutation.Case(f"X-{number}", said, [], 1.0, lines if number == 0 else everywhere) for number in range(6)]
+    program = mutation.Program({**mutation._entries(), "X-0": said})
+    chosen = program.chosen(entries, 3, 1)
     assert [case.entry for case, _ in chosen] == ["X-0"] * 3
-    assert len({mutant.line for _, mutant in chosen}) == 3
-    assert everywhere not in {(mutant.file, mutant.line) for _, mutant in chosen}
-    assert chosen == mutation._chosen(entries, said, 3, 1)
+    assert all(each.terms & {"heartbeat_interval_ms", "namespace_invalid"} for _, each in chosen)
+    assert not {(each.file, each.line) for _, each in chosen} & everywhere
+    assert chosen == program.chosen(entries, 3, 1)

@@ -1,13 +1,12 @@
 """python -m tests.mutation: does every tied test notice when what its ledger entry says is broken?
 
 For a sample of ledger entries, lines that their tied tests execute are changed, one at a time, in a copy of the tree,
-and the tied tests of that entry alone are run. A mutant that they do not notice survived. The lines are those that
-share most rare words with the entry, they and their function, without what many entries of the sample execute. The
-sample is the same for the same seed and sources. See CONTRIBUTING.md for how the result is read.
+and the tied tests of that entry alone are run. A mutant that they do not notice survived. The lines are those in which
+a term of the entry stands (an error, a key, a limit), and the conditions that decide about them, without what most of
+the sample executes. The same seed and sources give the same sample. See CONTRIBUTING.md for how to read the result.
 """
 
 import argparse
-import math
 import queue
 import random
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import yaml
-from tests.mutation.mutants import Function, Mutant, compiles, functions, words
+from tests.mutation.mutants import Mutant, compiles, mutants, terms
 from tests.mutation.tree import ROOT, Tree
 
 sys.path.insert(0, str(ROOT / "spec"))
@@ -30,8 +29,10 @@ FOLLOWED_S = 300.0  # the same tests with every line followed
 FUNCTIONS_MAX = 5  # of an entry: those closest to what it says
 NEAR = 0.5  # a function that is less close than this share of the closest is left out
 POOL = 3  # mutants are drawn from so many times more lines: those closest to what the entry says
-COMMON_SHARE = 0.2  # a line that more of the sample executes belongs to no entry
+COMMON_SHARE = 0.5  # a line that more of the sample executes belongs to no entry
 COMMON_FROM = 5  # entries
+LINES_MAX = 25  # a term in more lines than this, or in more entries than the next, stands for none of them
+ENTRIES_MAX = 6
 
 
 class Tried(NamedTuple):
@@ -60,7 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=float, default=5.0, metavar="PERCENT", help="fail above this rate")
     asked = parser.parse_args(arguments)
     entries, tied = _entries(), _tied_tests()
+    program = Program(entries)
     names = sorted(name for name in tied if not asked.only or name.startswith(tuple(asked.only)))
+    names = [name for name in names if terms(entries[name]) & program.own]
     random.Random(asked.seed).shuffle(names)
     with tempfile.TemporaryDirectory(prefix="interlock-mutation-") as folder:
         trees: queue.Queue[Tree] = queue.Queue()
@@ -69,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
             trees.put(Tree(Path(folder) / str(number)))
         with ThreadPoolExecutor(asked.jobs) as pool:
             cases = _cases(pool, trees, names, asked.entries, entries, tied)
-            chosen = _chosen(cases, entries, asked.mutants, asked.seed)
+            chosen = program.chosen(cases, asked.mutants, asked.seed)
             tried = list(pool.map(lambda one: _try(trees, *one), chosen))
     return _report(cases, tried, asked.keep)
 
@@ -120,56 +123,44 @@ def _cases(
     return found
 
 
-def _chosen(cases: list[Case], entries: dict[str, str], most: int, seed: int) -> list[tuple[Case, Mutant]]:
-    """For each entry, some of the mutants on lines that are closest to what it says."""
-    sources = {str(path.relative_to(ROOT)): path.read_bytes() for path in sorted((ROOT / "src").rglob("*.py"))}
-    modules = {file: functions(source, file) for file, source in sources.items()}
-    in_functions = _rarity([function.words for module in modules.values() for function in module])
-    in_entries = _rarity([words(text) for text in entries.values()])
-    executed = Counter(line for case in cases for line in case.lines)
-    common = {
-        line for line, count in executed.items() if len(cases) >= COMMON_FROM and count > COMMON_SHARE * len(cases)
-    }
-    chosen = []
-    for case in cases:
-        lines = case.lines - common
-        weights = {word: in_functions.get(word, 0.0) * in_entries[word] for word in words(case.text)}
-        near = _closest(modules, lines, weights)
-        ranked = sorted(
-            (-_shared(mutant.words, weights), mutant)
-            for function in near
-            for mutant in function.mutants
-            if (mutant.file, mutant.line) in lines and compiles(mutant.applied(sources[mutant.file]))
+class Program:
+    """The sources with all their mutants. `own`: the terms that stand for few lines and few entries."""
+
+    def __init__(self, entries: dict[str, str]) -> None:
+        self._sources = {
+            str(path.relative_to(ROOT)): path.read_bytes() for path in sorted((ROOT / "src").rglob("*.py"))
+        }
+        self._mutants = {file: mutants(source, file) for file, source in self._sources.items()}
+        lines = Counter(
+            term
+            for of_file in self._mutants.values()
+            for _, about in {(each.line, each.terms) for each in of_file}
+            for term in about
         )
-        of_lines: dict[tuple[str, int], list[Mutant]] = {}
-        for _, mutant in ranked:
-            of_lines.setdefault((mutant.file, mutant.line), []).append(mutant)
-        dice = random.Random(f"{seed} {case.entry}")
-        pool = list(of_lines.values())[: POOL * most]
-        chosen += [(case, dice.choice(mutants)) for mutants in dice.sample(pool, min(most, len(pool)))]
-    return chosen
+        spoken = Counter(term for text in entries.values() for term in terms(text))
+        self.own = {term for term, count in lines.items() if count <= LINES_MAX and 0 < spoken[term] <= ENTRIES_MAX}
 
+    def chosen(self, cases: list[Case], most: int, seed: int) -> list[tuple[Case, Mutant]]:
+        """For each entry, some mutants of the lines that its terms stand in or that decide about such lines."""
+        executed = Counter(line for case in cases for line in case.lines)
+        many = COMMON_SHARE * len(cases) if len(cases) >= COMMON_FROM else len(cases)
+        common = {line for line, count in executed.items() if count > many}
+        found = []
+        for case in cases:
+            dice = random.Random(f"{seed} {case.entry}")
+            guarded = self._guarded(terms(case.text) & self.own, case.lines - common)
+            found += [(case, dice.choice(of_line)) for of_line in dice.sample(guarded, min(most, len(guarded)))]
+        return found
 
-def _rarity(texts: list[frozenset[str]]) -> dict[str, float]:
-    uses = Counter(word for text in texts for word in text)
-    return {word: math.log(len(texts) / count) for word, count in uses.items()}
-
-
-def _closest(
-    modules: dict[str, list[Function]], lines: set[tuple[str, int]], weights: dict[str, float]
-) -> list[Function]:
-    """The functions with such lines that share most rare words with an entry."""
-    found = sorted(
-        (-_shared(function.words, weights), file, function.name, function)
-        for file in {file for file, _ in lines}
-        for function in modules.get(file, ())
-        if any((file, mutant.line) in lines for mutant in function.mutants)
-    )
-    return [function for share, *_, function in found[:FUNCTIONS_MAX] if share <= NEAR * found[0][0]]
-
-
-def _shared(text: frozenset[str], weights: dict[str, float]) -> float:
-    return sum(weights[word] for word in text & weights.keys()) / math.sqrt(10 + len(text))
+    def _guarded(self, said: set[str], lines: set[tuple[str, int]]) -> list[list[Mutant]]:
+        """The mutants that are about these terms, by line."""
+        found: dict[tuple[str, int], list[Mutant]] = {}
+        for file in sorted({file for file, _ in lines} & self._mutants.keys()):
+            for each in self._mutants[file]:
+                is_about = (file, each.line) in lines and each.terms & said
+                if is_about and compiles(each.applied(self._sources[file])):
+                    found.setdefault((file, each.line), []).append(each)
+        return list(found.values())
 
 
 def _try(trees: "queue.Queue[Tree]", case: Case, mutant: Mutant) -> Tried:

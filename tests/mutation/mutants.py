@@ -1,11 +1,12 @@
 """Mutants of a source file: one small change each that a test of the changed behaviour has to notice.
 
-In: the text of a module. Out: its functions with the words they use and the changes that can be made in them. Values
-alone: nothing is run or written.
+In: the text of a module. Out: the changes that can be made in its functions, each with the terms of the line that is
+changed and, for a condition, of what it decides about. Values alone: nothing is run or written.
 """
 
 import ast
 import re
+from itertools import zip_longest
 from typing import NamedTuple
 
 _OTHER_COMPARISON = {
@@ -22,7 +23,10 @@ _OTHER_COMPARISON = {
 }
 _BOUNDARY = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[_./-][A-Za-z0-9]+)+")  # route_mismatch, x-mcpax-route, tools/call
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+# A name of more than one word, however it is written: namespace_invalid, NAMESPACE_INVALID, x-mcpax-hops, isError.
+_TERM = re.compile(
+    r"(?<![A-Za-z0-9])(?:[A-Za-z][a-z0-9]*(?:[_-][A-Za-z0-9]+)+|[a-z]+(?:[A-Z][a-z0-9]+)+|[A-Z]+(?:_[A-Z0-9]+)+)"
+)
 # Lines that no requirement speaks of: what is logged, and what a person who debugs sees.
 _UNOBSERVED_CALLS = frozenset(("debug", "info", "warning", "error", "exception", "log"))
 _UNOBSERVED_FUNCTIONS = frozenset(("__repr__", "__str__", "__hash__"))
@@ -35,56 +39,74 @@ class Mutant(NamedTuple):
     start: int  # in bytes
     end: int
     text: bytes
-    words: frozenset[str]  # of the line
+    terms: frozenset[str]
 
     def applied(self, source: bytes) -> bytes:
         return source[: self.start] + self.text + source[self.end :]
 
 
-class Function(NamedTuple):
-    name: str
-    words: frozenset[str]
-    mutants: list[Mutant]
+def terms(text: str) -> frozenset[str]:
+    """The names of more than one word in a text or in code, in one spelling."""
+    return frozenset(_spelled(name) for name in _TERM.findall(text))
 
 
-def words(text: str) -> frozenset[str]:
-    """The words of a text or of code, names taken apart, without most endings."""
-    return frozenset(stem for word in _WORD.findall(text) if len(stem := _stem(word.lower())) > 2)
+def _spelled(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name).lower()
 
 
-def _stem(word: str) -> str:
-    for ending in ("ations", "ation", "ings", "ing", "ions", "ion", "ies", "ed", "es", "s", "e", "y"):
-        if word.endswith(ending) and len(word) - len(ending) > 2:
-            return word[: -len(ending)]
-    return word
-
-
-def functions(source: bytes, file: str) -> list[Function]:
-    module = ast.parse(source)
+def mutants(source: bytes, file: str) -> list[Mutant]:
+    """Every change of the functions of a module."""
     lines = source.splitlines(keepends=True)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
-    found = []
-    for node in ast.walk(module):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name in _UNOBSERVED_FUNCTIONS:
-            continue
-        text = b"".join(lines[node.lineno - 1 : node.end_lineno]).decode()
-        made = _Maker(source, file, starts)
-        for statement in node.body:
-            made.visit(statement)
-        found.append(Function(node.name, words(text), made.mutants))
-    return found
+    made = _Maker(source, file, starts)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name not in _UNOBSERVED_FUNCTIONS:
+            made.visit_block(node.body)
+    return made.mutants
 
 
 class _Maker(ast.NodeVisitor):
-    """Visits the body of one function, not the functions inside of it."""
+    """Visits the bodies of functions, not the functions inside of them."""
 
     def __init__(self, source: bytes, file: str, starts: list[int]) -> None:
         self._source = source
         self._file = file
         self._starts = starts
+        self._decided: frozenset[str] = frozenset()  # terms of what the condition decides about that is being visited
         self.mutants: list[Mutant] = []
+
+    def visit_block(self, statements: list[ast.stmt]) -> None:
+        for statement, following in zip_longest(statements, statements[1:]):
+            if isinstance(statement, ast.If):
+                self._visit_condition(statement, following)
+            else:
+                self.visit(statement)
+
+    def _visit_condition(self, node: ast.If, following: ast.stmt | None) -> None:
+        """A condition decides about its own statements and, where it leaves, about the one that follows."""
+        about = [*node.body, *node.orelse]
+        if following is not None and isinstance(node.body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break):
+            about.append(following)
+        simple = [self._text(each) for each in about if not isinstance(each, ast.If | ast.For | ast.While | ast.With)]
+        self._decided = terms(" ".join(simple))
+        self._negate(node.test)
+        self.visit(node.test)
+        self._decided = frozenset()
+        self.visit_block(node.body)
+        self.visit_block(node.orelse)
+
+    def generic_visit(self, node: ast.AST) -> None:
+        for _, value in ast.iter_fields(node):
+            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                self.visit_block(value)
+            elif isinstance(value, list):
+                for each in value:
+                    if isinstance(each, ast.AST):
+                        self.visit(each)
+            elif isinstance(value, ast.AST):
+                self.visit(value)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         pass
@@ -101,13 +123,6 @@ class _Maker(ast.NodeVisitor):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)
-
-    def visit_If(self, node: ast.If) -> None:
-        self._negate(node.test)
-        self.generic_visit(node)
-
-    def visit_While(self, node: ast.While) -> None:
-        self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self._negate(node.test)
@@ -197,15 +212,19 @@ class _Maker(ast.NodeVisitor):
 
     def _add(self, node: ast.stmt | ast.expr, change: str, start: int, end: int, text: bytes) -> None:
         line = self._source[self._starts[node.lineno - 1] : self._starts[node.lineno]].decode()
-        self.mutants.append(Mutant(self._file, node.lineno, change, start, end, text, words(line)))
+        about = terms(line) | terms(self._text(node)) | self._decided
+        self.mutants.append(Mutant(self._file, node.lineno, change, start, end, text, about))
 
     def _span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset
 
-    def _shown(self, node: ast.stmt | ast.expr) -> str:
+    def _text(self, node: ast.stmt | ast.expr) -> str:
         start, end = self._span(node)
-        text = " ".join(self._source[start:end].decode().split())
+        return self._source[start:end].decode()
+
+    def _shown(self, node: ast.stmt | ast.expr) -> str:
+        text = " ".join(self._text(node).split())
         return text if len(text) <= 60 else text[:57] + "..."
 
 
