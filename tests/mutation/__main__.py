@@ -31,8 +31,8 @@ NEAR = 0.5  # a function that is less close than this share of the closest is le
 POOL = 3  # mutants are drawn from so many times more lines: those closest to what the entry says
 COMMON_SHARE = 0.5  # a line that more of the sample executes belongs to no entry
 COMMON_FROM = 5  # entries
-LINES_MAX = 25  # a term in more lines than this, or in more entries than the next, stands for none of them
-ENTRIES_MAX = 6
+LINES_MAX = 30  # a term in more lines than this, or in more entries than the next, stands for none of them
+ENTRIES_MAX = 10
 
 
 class Tried(NamedTuple):

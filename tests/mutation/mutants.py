@@ -179,6 +179,8 @@ class _Maker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
+        if "logging." in self._text(node):
+            return
         if all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets):
             self._drop(node)
         self.generic_visit(node)

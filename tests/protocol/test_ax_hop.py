@@ -72,6 +72,7 @@ def test_declared_values_are_believed_from_aggregators_and_only_real_ones() -> N
         assert read_below({"x-mcpax-declared": Raw(odd)}, AGGREGATOR).declared == {}
 
 
+@pytest.mark.req("AX-9.2-3")
 @pytest.mark.parametrize(
     ("link_ms", "times", "least"),
     [
@@ -93,6 +94,7 @@ def test_the_least_class_covers_the_way(link_ms: float, times: list[float], leas
     assert least_latency_class(link_ms, times).value == least
 
 
+@pytest.mark.req("AX-9.2-3")
 def test_a_class_is_raised_and_never_lowered() -> None:
     for declared in LatencyClass:
         for least in LatencyClass:
@@ -100,6 +102,7 @@ def test_a_class_is_raised_and_never_lowered() -> None:
             assert found is max(declared, least)
 
 
+@pytest.mark.req("AX-9.2-3")
 def test_the_timeout_follows_the_class_with_slack_for_the_hops_below() -> None:
     fast = capability(latency_class="fast")
     assert timeout_s(fast, 1) == 5.0

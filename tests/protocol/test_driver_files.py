@@ -447,6 +447,7 @@ def test_a_version_check_that_cannot_work_is_refused(check: dict[str, Any], foun
     assert errors(driver(version_check=check)) == found
 
 
+@pytest.mark.req("AIP-30.health-1")
 @pytest.mark.parametrize(
     ("every", "seconds"),
     [("PT5M", 300.0), ("PT30S", 30.0), ("P1D", 86400.0), ("P1DT1H", 90000.0), ("P2W", 1209600.0), ("PT0.5S", 0.5)],
@@ -456,6 +457,7 @@ def test_durations_are_iso_8601(every: str, seconds: float) -> None:
     assert check == HealthCheck(method="ping", every_s=seconds)
 
 
+@pytest.mark.req("AIP-30.health-1")
 @pytest.mark.parametrize("every", ["5m", "P-1D", "P", "PT", "P1M", "P1Y", "PT1H1D", "PT0S", "P999999D", "P1DT", "P 1D"])
 def test_what_is_no_duration_is_refused(every: str) -> None:
     assert errors(driver(health_check={"method": "ping", "every": every})) == [
@@ -464,6 +466,7 @@ def test_what_is_no_duration_is_refused(every: str) -> None:
     assert errors(driver(auth={"refresh": {"every": every}})) == [("schema_invalid", "/auth/refresh/every")]
 
 
+@pytest.mark.req("AIP-30.health-1")
 def test_a_health_check_has_what_its_method_needs() -> None:
     assert errors(driver(health_check={"method": "exec"})) == [("schema_invalid", "/health_check/cmd")]
     assert errors(driver(health_check={"method": "http"})) == [("schema_invalid", "/health_check/http")]

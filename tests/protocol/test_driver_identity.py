@@ -81,6 +81,8 @@ def test_another_transport_is_a_major_change() -> None:
 def test_another_narrowing_is_a_major_change() -> None:
     now = driver(implements=[binding(schema_narrowing={"drop_inputs": ["a"]})], version="1.1.0")
     assert told(changed(driver(), now)) == [("major_bump_required", "/implements/0/schema_narrowing")]
+    another = binding(tool="tools/another/TOOL.md", schema_narrowing={"drop_inputs": ["a"]})
+    assert told(changed(driver(), driver(implements=[binding(), another], version="1.1.0"))) == []
 
 
 def test_drivers_of_two_names_are_not_compared() -> None:

@@ -231,6 +231,7 @@ def test_a_pin_to_an_id_takes_one_of_its_majors_and_tells_of_the_one_that_came_f
     assert (error.cause["phase"], error.cause["code"]) == (2, "auth_required")
 
 
+@pytest.mark.req("AIP-30.resolve-4")
 def test_a_pin_to_a_driver_that_does_not_serve_the_contract_says_so() -> None:
     error = ask(candidate(), pinned="absent-mcp").error
     assert error is not None
@@ -268,7 +269,7 @@ def test_each_rule_decides_where_the_ones_before_it_tie(best: Candidate, other: 
         assert found.decided_by == rule
 
 
-@pytest.mark.req("AIP-30.implements-1")
+@pytest.mark.req("AIP-30.implements-1", "AIP-30.resolve-5")
 def test_a_binding_s_price_goes_before_the_driver_s() -> None:
     found = ask(
         candidate("a-mcp", entry=cost(50), **cost(1)), candidate("b-mcp", **cost(40)), candidate("c-mcp", **cost(60))
@@ -283,6 +284,7 @@ def test_a_driver_without_a_number_costs_what_the_class_of_the_contract_says(cos
     assert choice.cost_units == units
 
 
+@pytest.mark.req("AIP-30.resolve-5")
 def test_a_class_without_a_number_is_no_price() -> None:
     (choice,) = ask(candidate(cost_override={"cost_class": "expensive"})).ranked
     assert choice.cost_units == 0
@@ -310,6 +312,7 @@ def test_a_default_that_did_not_survive_leaves_the_choice_to_the_rest(named: str
     assert winner(found) == "a-mcp"
 
 
+@pytest.mark.req("AIP-30.resolve-6")
 def test_nobody_left_is_no_route_with_everybody_in_its_cause_and_nobody_in_its_message() -> None:
     found = ask(
         candidate("narrow-mcp", entry={"schema_narrowing": {"drop_inputs": ["head"]}}),
@@ -325,12 +328,14 @@ def test_nobody_left_is_no_route_with_everybody_in_its_cause_and_nobody_in_its_m
     ]
 
 
+@pytest.mark.req("AIP-30.resolve-6")
 def test_a_contract_without_drivers_has_no_route() -> None:
     error = ask().error
     assert error is not None
     assert (error.code, error.cause) == ("no_route", {"candidates": []})
 
 
+@pytest.mark.req("AIP-30.resolve-6")
 @pytest.mark.parametrize(
     ("only", "policy", "region", "code"),
     [
@@ -355,6 +360,7 @@ def test_what_removed_everybody_is_the_error_where_it_tells_the_caller_more(
     assert not error.retryable
 
 
+@pytest.mark.req("AIP-30.auth-2")
 def test_a_logged_out_driver_says_what_it_waits_for() -> None:
     login = "set the secret acme/api-key, or log in at https://acme.example/login"
     error = ask(candidate(standing={"auth": "unauthed", "login": login})).error

@@ -273,17 +273,21 @@ async def test_outputs_that_are_no_object_are_not_shown_to_handshake_clients(her
     assert "resultType" not in wrong
 
 
-@pytest.mark.req("AIP-30.errors-1")
-async def test_every_failure_of_a_driver_is_an_isError_result_with_a_code_that_is_explained(
+@pytest.mark.req("AIP-30.errors-1", "AIP-transport-12")
+async def test_every_failure_of_a_driver_but_an_unreachable_server_is_an_isError_result_with_a_code_that_is_explained(
     here: ContractPlace,
 ) -> None:
     lending = await playing(here, "new")
     for code in ("auth_required", "auth_failed", "rate_limited", "contract_mismatch", "input_unsupported", "internal"):
-        lending.refusal = DriverError(code=code, message="because")
-        result = await here.call("test__play", {"act": {}}).result()
-        assert error_of(result) == (code, "because")
-        assert codes_for(code), code
-        assert result["_meta"]["dev.interlock/error"]["retryable"] is False
+        for retryable in (False, True):
+            lending.refusal = DriverError(code=code, message="because", retryable=retryable)
+            result = await here.call("test__play", {"act": {}}).result()
+            assert error_of(result) == (code, "because")
+            assert codes_for(code), code
+            assert result["_meta"]["dev.interlock/error"]["retryable"] is retryable
+    lending.refusal = DriverError(code="tool_unavailable", message="because", retryable=True)
+    error = await here.call("test__play", {"act": {}}).error()
+    assert (error["code"], error["message"], error["data"]["outcome"]) == (32002, "tool_degraded", "not_sent")
     assert lending.lent == 0
 
 

@@ -22,7 +22,7 @@ def opened(node: RunningNode, version: str) -> Any:
     return HttpPeer(f"{node.url}/mcp", version).greet()
 
 
-@pytest.mark.req("AIP-transport-13")
+@pytest.mark.req("AIP-transport-13", "AIP-30.errors-1")
 @pytest.mark.parametrize("era", ERAS)
 async def test_calls_under_way_at_a_server_that_dies_end_at_once_and_the_next_is_served(
     workspace: Workspace, era: str
