@@ -156,7 +156,7 @@ async def main(folder: Path, kind: str) -> None:
         )
         node = Node(
             load(config, os.environ, {"data": str(folder / "data")}).plan,
-            lambda operations, who: operator_app(operations, authenticate=who),
+            lambda operations, who, own: operator_app(operations, authenticate=who, own=own),
         )
         await node.open()
         try:

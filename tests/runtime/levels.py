@@ -73,7 +73,7 @@ async def level(folder: Path, said: str, clock: AheadClock | None = None) -> Asy
     gate = "" if "[gate]" in said else '[gate]\nmode = "open"\n'
     config.write_text(f"{said}\n{listens}\n{gate}")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
-    node = Node(plan, lambda operations, who: operator_app(operations, authenticate=who), clock)
+    node = Node(plan, lambda operations, who, own: operator_app(operations, authenticate=who, own=own), clock)
     await node.open()
     try:
         yield Level(node)

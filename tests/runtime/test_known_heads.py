@@ -28,7 +28,7 @@ async def front(folder: Path) -> AsyncIterator[tuple[Node, Any]]:
     config = folder / "interlock.toml"
     config.write_text(f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:{operators}"\n')
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
-    node = Node(plan, lambda operations, who: operator_app(operations, authenticate=who))
+    node = Node(plan, lambda operations, who, own: operator_app(operations, authenticate=who, own=own))
     await node.open()
     try:
         client = await asyncio.open_connection("127.0.0.1", port)

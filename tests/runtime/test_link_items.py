@@ -685,6 +685,35 @@ async def test_a_resource_below_an_aggregator_has_one_prefix_that_grows(root: st
     assert house.catalog.namespace.show_uri(edge, "mcpax://gw.leaf/file:///x") == shown[0]
 
 
+@pytest.mark.parametrize(
+    ("root", "pattern", "covered"),
+    [
+        (None, "leaf.*", True),
+        (None, "le*", True),
+        (None, "*", True),
+        (None, "leaf.?", False),  # tools of one letter
+        (None, "leaf.[!e]", False),
+        (None, "leaf.*o", False),
+        (None, "leaf.e*", False),
+        (None, "leaf.[*]", False),
+        ("infra", "leaf.*", False),  # no name begins so
+        ("infra", "infra.leaf.*", True),
+        ("infra", "infra.*", True),
+        ("infra", "infra.other.*", False),
+    ],
+)
+async def test_a_pattern_that_does_not_cover_a_server_shows_none_of_its_resources(
+    root: str | None, pattern: str, covered: bool
+) -> None:
+    house = House(root_segment=root)
+    leaf = house.link("leaf", LEAF)
+    await house.catalog.stock(leaf, listing(tool("echo"), resources=[{"uri": "file:///x", "name": "x"}]))
+    view = house.catalog.namespace.view(ViewKey(dotted=True, scope="admin", tools=(pattern,)))
+    assert bool(json.loads(view.page("resources/list", Era.MODERN, "").items)) is covered
+    assert bool(view.find_resource("file:///x")) is covered
+    assert covered <= bool(view.tools)
+
+
 # The code
 
 

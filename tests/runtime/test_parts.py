@@ -59,7 +59,7 @@ def node_at(folder: Path, number: int) -> Node:
     config.write_text('[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n')
     loaded = load(config, os.environ, {"data": str(folder / f"data{number}")})
     return Node(
-        loaded.plan, lambda operations, authenticate: None, files=loaded.paths, read=lambda: loaded, listen=True
+        loaded.plan, lambda operations, authenticate, own: None, files=loaded.paths, read=lambda: loaded, listen=True
     )
 
 

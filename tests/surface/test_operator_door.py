@@ -3,6 +3,7 @@
 import http.client
 import json
 import logging
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,11 @@ import pytest
 from fake_node import FakeOperations, as_json, serving, tcp_listener
 from starlette.requests import Request
 
+from interlock.config.plan import Address
+from interlock.runtime.fronts.own_address import OwnAddress, own_address
 from interlock.store.ports import Unavailable
 from interlock.surface.operator.app import operator_app
+from interlock.surface.operator.endpoints import ENDPOINTS
 from interlock.surface.operator.requests import BODY_BYTES_MAX
 
 GOOD = "Bearer ilo_good"
@@ -408,3 +412,83 @@ def test_the_socket_of_a_data_folder_serves_the_same_app(node: FakeOperations, t
         while part := connection.recv(4096):
             answer += part
     assert answer.endswith(b'{"node":{"name":"default"}}')
+
+
+# Where a change comes from
+
+
+OWN = "http://127.0.0.1:{port}"
+CHANGES = [(one.method, re.sub(r"\{[^}]*\}", "x", one.path)) for one in ENDPOINTS if one.method != "GET"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [
+        ({"origin": "https://evil.example"}, "bad_origin"),
+        ({"origin": "null"}, "bad_origin"),
+        ({"origin": "https://127.0.0.1:{port}"}, "bad_origin"),  # the scheme differs
+        ({"origin": "http://127.0.0.1:1"}, "bad_origin"),
+        ({"origin": "http://127.0.0.1:{port}.evil.example"}, "bad_origin"),
+        ({"origin": "http://["}, "bad_origin"),
+        ({"sec_fetch_site": "cross-site"}, "bad_origin"),
+        ({"sec_fetch_site": "same-site"}, "bad_origin"),
+        ({"sec_fetch_site": "none"}, "bad_origin"),
+        ({"sec_fetch_site": "cross-site", "origin": OWN}, "bad_origin"),
+        ({"host": "evil.example", "origin": "http://evil.example"}, "bad_host"),  # a name that was led here
+        ({"host": "evil.example:{port}"}, "bad_host"),
+        ({"host": ""}, "bad_host"),
+    ],
+    ids=str,
+)
+def test_a_change_that_another_page_asks_for_is_refused_at_every_path(
+    guarded_door: Door, operations: FakeOperations, headers: dict[str, str], error: str
+) -> None:
+    said = {name: text.format(port=guarded_door.port) for name, text in headers.items()}
+    before = as_json(operations.node.status())
+    for method, path in CHANGES:
+        reply = guarded_door(method, path, b"{}", authorization=GOOD, content_type="application/json", **said)
+        assert (reply.status, reply.body["error"]) == (421 if error == "bad_host" else 403, error), path
+    assert as_json(operations.node.status()) == before
+
+
+@pytest.mark.parametrize("headers", [{}, {"origin": OWN}, {"sec_fetch_site": "same-origin"}, {"host": "localhost"}])
+def test_a_change_of_the_own_page_or_of_a_program_is_taken(guarded_door: Door, headers: dict[str, str]) -> None:
+    said = {name: text.format(port=guarded_door.port) for name, text in headers.items()}
+    assert guarded_door("POST", "/admin/links/time/restart", authorization=GOOD, **said).status == 200
+
+
+def test_looking_takes_no_origin(guarded_door: Door) -> None:
+    assert guarded_door("GET", "/admin/status", authorization=GOOD, sec_fetch_site="none").status == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "origin", "taken"),
+    [
+        (own_address(Address("127.0.0.1", 7412), "https://ops.example"), "ops.example", "https://ops.example", True),
+        (own_address(Address("127.0.0.1", 7412), "https://ops.example"), "ops.example", "http://evil.example", False),
+        (own_address(Address("127.0.0.1", 7412), "https://ops.example"), "127.0.0.1", "https://ops.example", True),
+        (own_address(Address("10.0.0.1", 7412), None), "10.0.0.1:7412", "http://10.0.0.1:7412", True),
+        (own_address(Address("0.0.0.0", 7412), None), "any.example:7412", "http://any.example:7412", True),
+        (own_address(Address("0.0.0.0", 7412), None), "any.example:7412", "http://evil.example", False),
+        (own_address(Address("::1", 7412), None), "[::1]:7412", "http://[::1]:7412", True),
+    ],
+)
+def test_the_own_origin_is_that_of_the_request_or_the_configured_one(
+    address: OwnAddress, host: str, origin: str, taken: bool
+) -> None:
+    assert address.is_own_host(host)
+    assert address.is_own_origin(origin, "http", host) is taken
+
+
+def test_no_answer_is_kept_or_taken_for_another_kind(guarded_door: Door) -> None:
+    for method, path, who in (
+        ("GET", "/admin/status", GOOD),
+        ("GET", "/admin/status", "Bearer no"),
+        ("GET", "/nowhere", GOOD),
+        ("PUT", "/admin/tokens", GOOD),
+        ("POST", "/admin/tokens", GOOD),
+        ("DELETE", "/admin/tokens/nobody", LOOKS),
+    ):
+        reply = guarded_door(method, path, authorization=who)
+        assert reply.headers.get_all("cache-control") == ["no-store"], (method, path)
+        assert reply.headers.get_all("x-content-type-options") == ["nosniff"], (method, path)

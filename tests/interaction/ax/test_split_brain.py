@@ -34,7 +34,7 @@ async def _node(folder: Path, shared: Store, tree: str = "default") -> AsyncIter
         node=NodePlan(listen=anywhere, operator_listen=anywhere),
         ax=AxPlan(tree=tree),
     )
-    node = Node(plan, lambda operations, authenticate: operator_app(operations, authenticate=authenticate))
+    node = Node(plan, lambda operations, who, own: operator_app(operations, authenticate=who, own=own))
     node.links.registrar._leases = Leases(shared.kv, node.stores.clock, node.stores.identity.aggregator_id, tree)
     await node.open()
     where = urlsplit(node.stores.addresses.public)

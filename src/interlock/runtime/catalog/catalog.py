@@ -269,9 +269,10 @@ class View:
         return key.tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in key.tools)
 
     def _covers(self, segment: str) -> bool:
-        """Resources have no scope of their own: they are seen by callers that may see all of their server."""
-        tools = self._key.tools
-        return tools == ("*",) or any(fnmatchcase(f"{segment}.*", pattern) for pattern in tools)
+        """Resources have no scope of their own: they are seen by callers whose patterns cover every name of their
+        server. Such a pattern ends in a star, and the star may stand for nothing."""
+        tools, prefix = self._key.tools, self._namespace.prefix(segment)
+        return tools == ("*",) or any(each.endswith("*") and fnmatchcase(prefix, each) for each in tools)
 
     def _spellings(self, routes: Routes) -> dict[bytes, Route]:
         """Every spelling a caller may use, as the JSON text it arrives in."""
@@ -336,6 +337,10 @@ class Namespace:
         kept = {key: one for key, one in former.items() if self.version - one[0] < VIEWS_KEPT_FOR}
         return kept | {key: (self.version, view) for key, view in views.items()}
 
+    def prefix(self, segment: str) -> str:
+        """What every qualified name of a server begins with."""
+        return f"{self._root}{segment}."
+
     def show_uri(self, link: Link, uri: str) -> str:
         return show_uri(f"{self._root}{link.segment}", uri, aggregator=link.offer.is_aggregator)
 
@@ -352,7 +357,7 @@ class Namespace:
 
     def withheld(self, link: Link) -> list[Withheld]:
         found = [one for items in self.link_items if items.link is link for one in items.withheld]
-        prefix = f"{self._root}{link.segment}."
+        prefix = self.prefix(link.segment)
         found.extend(one for name, one in self.clashing.items() if name.startswith(prefix))
         return found
 

@@ -246,7 +246,7 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def _turn_away(self, refusal: Refusal) -> None:
-        self.exchange = exchange = Exchange(self, self._head, b"", False, refusal.extra)
+        self.exchange = exchange = Exchange(self, self._head, b"", False, _UNKEPT + refusal.extra)
         body = {"error": refusal.error, "message": refusal.message, "details": {}}
         exchange.reply(refusal.status, msgspec.json.encode(body))
 
@@ -365,6 +365,7 @@ def _size(headers: list[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) for name, value in headers)
 
 
+_UNKEPT: Final = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
 BAD_REQUEST: Final = Refusal(400, "bad_request", "malformed HTTP request")
 TIMED_OUT: Final = Refusal(408, "request_timeout", "the request did not arrive in time")
 HEADERS_TOO_LARGE: Final = Refusal(431, "headers_too_large", "the request line or headers are too large")

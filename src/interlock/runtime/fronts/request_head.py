@@ -10,9 +10,10 @@ import msgspec
 from interlock.config.plan import NameForm, Plan
 from interlock.protocol.mcp.eras import Era, era_of_header
 from interlock.protocol.mcp.ladder import H_VERSION
-from interlock.protocol.net.address_scope import LOOPBACK_HOSTS, UNSPECIFIED_HOSTS
+from interlock.protocol.net.address_scope import LOOPBACK_HOSTS
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.fronts.exchange import Head
+from interlock.runtime.fronts.own_address import own_address
 
 
 class UrlTarget(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ class HeadInspector:
         self._origins = plan.node.origins
         self._names: NameForm = plan.mcp.names
         self._segments = frozenset(server.segment for server in plan.servers)
-        self._own_hosts = _own_hosts(plan)
+        self._own = own_address(plan.node.listen, plan.node.public_url)
 
     def inspect(self, head: Head, token_in_url: Refusal) -> HeadDecision:
         headers = head.headers
@@ -80,13 +81,10 @@ class HeadInspector:
         headers = head.headers
         if b"host" not in headers or head.duplicate_header(_ONCE) is not None:
             return _BAD_HEADERS
-        if not self._host_ok(headers[b"host"]):
+        if not self._own.is_own_host(headers[b"host"].decode("latin-1")):
             return _BAD_HOST
         origin = headers.get(b"origin")
         return _BAD_ORIGIN if origin is not None and not self._origin_ok(origin) else None
-
-    def _host_ok(self, host: bytes) -> bool:
-        return self._own_hosts is None or _host_name(host.decode("latin-1")) in self._own_hosts
 
     def _origin_ok(self, origin: bytes) -> bool:
         text = origin.decode("latin-1")
@@ -97,7 +95,7 @@ class HeadInspector:
             hostname = parts.hostname
         except ValueError:
             return False
-        own = LOOPBACK_HOSTS if self._own_hosts is None else self._own_hosts
+        own = LOOPBACK_HOSTS if self._own.hosts is None else self._own.hosts
         return parts.scheme in ("http", "https") and hostname is not None and hostname in own
 
 
@@ -109,24 +107,6 @@ def _has_token(url: bytes) -> bool:
 
 def _is_json(content_type: bytes) -> bool:
     return content_type == b"application/json" or content_type.split(b";")[0].strip().lower() == b"application/json"
-
-
-def _host_name(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
-
-
-def _own_hosts(plan: Plan) -> frozenset[str] | None:
-    """The names this node answers to; None for any (a node on all addresses without a public URL)."""
-    hosts = set(LOOPBACK_HOSTS)
-    listen = plan.node.listen.host
-    if plan.node.public_url is not None:
-        hosts.add(urlsplit(plan.node.public_url).hostname or "")
-    elif listen in UNSPECIFIED_HOSTS:
-        return None
-    hosts.add(listen.lower())
-    return frozenset(hosts)
 
 
 def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> UrlTarget | None:

@@ -20,6 +20,7 @@ from interlock.runtime.fronts.exchange import Head
 from interlock.runtime.fronts.health import public_app
 from interlock.runtime.fronts.http_connection import HttpConnection
 from interlock.runtime.fronts.http_protocol import McpProtocol
+from interlock.runtime.fronts.own_address import OwnAddress, own_address
 from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
 from interlock.runtime.node.front_parts import LineFronts
@@ -39,7 +40,7 @@ OPERATOR_BODY_BYTES: Final = 64 * 1024  # at most; the application's own limit
 PAGES: Final = "/approvals"  # what a person looks at with a browser
 
 Authenticate = Callable[[Any], Awaitable[str | None]]
-OperatorApp = Callable[[Operations, Authenticate | None], Any]
+OperatorApp = Callable[[Operations, Authenticate | None, OwnAddress], Any]
 
 
 class Endpoints:
@@ -83,9 +84,10 @@ class Endpoints:
         async with contextlib.AsyncExitStack() as opened:
             opened.push_async_callback(self.end)
             await self._serve_public()
-            operator = self._operator_app(self._operations, self._authenticate)
+            own = own_address(plan.node.operator_listen, plan.node.operator_url)
+            operator = self._operator_app(self._operations, self._authenticate, own)
             await self._serve_operator(operator, *sockets.operator, **listener_options(plan.node, public=False))
-            await self._serve_operator(self._operator_app(self._operations, None), sockets.admin)
+            await self._serve_operator(self._operator_app(self._operations, None, own), sockets.admin)
             self._sweep = asyncio.get_running_loop().create_task(self._sweep_forever(), name="connections")
             await self._open_bridge(sockets.folder / SOCKET, opened)
             self._opened = opened.pop_all()

@@ -10,15 +10,17 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from interlock.protocol.oauth.client import CALLBACK_PATH
 from interlock.runtime.access.tokens import credential_of
 from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.fronts.own_address import THIS_MACHINE, OwnAddress
 from interlock.runtime.operations.operations import Operations
 from interlock.store.ports import StoreError
 from interlock.store.tokens import maybe_audience
@@ -41,11 +43,13 @@ _BASIC = 'Basic realm="operator token as the password", charset="UTF-8"'
 _log = logging.getLogger("interlock.operator")
 
 
-def operator_app(operations: Operations, *, authenticate: Authenticate | None) -> Starlette:
+def operator_app(
+    operations: Operations, *, authenticate: Authenticate | None, own: OwnAddress = THIS_MACHINE
+) -> Starlette:
     """`authenticate` is None only where the listener itself knows who calls: admin.sock, by peer uid."""
     app = Starlette(
         routes=starlette_routes(ENDPOINTS, operations),
-        middleware=[Middleware(_OperatorMiddleware, authenticate=authenticate)],
+        middleware=[Middleware(_OperatorMiddleware, authenticate=authenticate, own=own)],
         exception_handlers={HTTPException: _on_http_exception},
     )
     app.router.redirect_slashes = False
@@ -53,18 +57,25 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
 
 
 class _OperatorMiddleware:
-    """Authenticates before anything is routed, and turns every failure behind it into the one error form."""
+    """Authenticates before anything is routed, and turns every failure behind it into the one error form.
 
-    def __init__(self, app: ASGIApp, authenticate: Authenticate | None) -> None:
+    A browser attaches what it knows to requests of other pages too, so every change is checked for where it comes from.
+    """
+
+    def __init__(self, app: ASGIApp, authenticate: Authenticate | None, own: OwnAddress) -> None:
         self._app = app
         self._authenticate = authenticate
+        self._own = own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
+        send = _with_headers(send)
         try:
+            if scope["method"] not in ("GET", "HEAD"):
+                self._refuse_foreign(request)
             # A browser that comes back from an authorization server has no token; its state is checked instead. One
             # that makes a passkey has an invitation, which opens nothing else.
             is_open = scope["path"] == CALLBACK_PATH or is_invitation(scope["path"])
@@ -79,6 +90,28 @@ class _OperatorMiddleware:
             return
         except Exception as error:
             await _refusal(error)(scope, receive, send)
+
+    def _refuse_foreign(self, request: Request) -> None:
+        headers = request.headers
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self._authenticate is not None and not self._own.is_own_host(host):  # no browser reaches admin.sock
+            raise RejectedRequest(421, "bad_host", "this node does not answer to that Host; set node.operator_url")
+        is_foreign = origin is not None and not self._own.is_own_origin(origin, request.scope["scheme"], host)
+        if is_foreign or headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise RejectedRequest(403, "bad_origin", "a change is taken only from the operator endpoint's own page")
+
+
+def _with_headers(send: Send) -> Send:
+    """No answer is kept by a cache or taken for another kind than it says."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["Cache-Control"] = "no-store"
+            headers["X-Content-Type-Options"] = "nosniff"
+        await send(message)
+
+    return sending
 
 
 def _check_role(scope: Scope) -> None:

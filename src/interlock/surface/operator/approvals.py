@@ -153,7 +153,6 @@ ENDPOINTS = (
         errors=(
             error_cases.ANSWER_NEEDED,
             error_cases.SELF_APPROVAL,
-            error_cases.BAD_ORIGIN,
             error_cases.FOLDED,
             error_cases.PROOF_INVALID,
             error_cases.PROOF_REQUIRED,

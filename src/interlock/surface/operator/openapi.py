@@ -170,6 +170,9 @@ def _common_errors(endpoint: Endpoint) -> Iterator[ErrorCase]:
         yield error_cases.UNAUTHORISED
     if endpoint.role in ("operator", "admin"):
         yield error_cases.ROLE_REQUIRED
+    if endpoint.method != "GET":
+        yield error_cases.FOREIGN_PAGE
+        yield error_cases.MISDIRECTED
     yield error_cases.INTERNAL
     yield error_cases.UNAVAILABLE
 

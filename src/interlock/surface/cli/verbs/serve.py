@@ -64,7 +64,7 @@ def serve(
             stdio=stdio,
             only=only,
             on_ready=on_ready,
-            operator_app=lambda operations, authenticate: operator_app(operations, authenticate=authenticate),
+            operator_app=lambda operations, who, own: operator_app(operations, authenticate=who, own=own),
         )
     except NodeGone as error:
         raise Refused("node_gone", str(error)) from error
