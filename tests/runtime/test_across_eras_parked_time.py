@@ -59,7 +59,7 @@ async def test_each_round_has_its_own_time(here: Place) -> None:
 async def test_an_answer_nobody_came_back_for_is_let_go(here: Place) -> None:
     await park(here, "answered", {"send": {"q": ELICIT}}, {"gate": "answered"})
     here.call("old__open", {"gate": "answered"})
-    await here.until(lambda: all(space.answer is not None for space in here.parking.spaces.values()))
+    await here.until(lambda: all(space.away.message is not None for space in here.parking.spaces.values()))
     assert len(here.parking.spaces) == 1
     here.clock.ahead += parking.PARKED_S + 1
     await here.until(lambda: not here.parking.spaces)
@@ -99,7 +99,7 @@ async def test_after_the_answer_the_servers_time_runs_again(here: Place) -> None
 async def test_a_server_that_answers_meanwhile_is_heard_when_the_client_comes_back(here: Place) -> None:
     arguments, said = await park(here, "meanwhile", {"send": {"q": ELICIT}}, {"gate": "meanwhile"})
     here.call("old__open", {"gate": "meanwhile"})
-    await here.until(lambda: all(space.answer is not None for space in here.parking.spaces.values()))
+    await here.until(lambda: all(space.away.message is not None for space in here.parking.spaces.values()))
     result = await here.again("old__interview", arguments, said, filled(said)).result()
     assert (result["resultType"], result["structuredContent"]) == ("complete", {"answers": []})
     late = (await here.tally("old"))["late"]

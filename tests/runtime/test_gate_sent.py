@@ -74,7 +74,7 @@ async def test_nothing_beside_the_arguments_reaches_the_server(here: Sending, se
 
 @pytest.mark.req("AX-11.3-13")
 async def test_a_state_and_answers_to_a_question_nobody_asked_stay_here(here: Sending) -> None:
-    arguments = {"label": "unasked", "act": {"ask": {"method": "elicitation/create", "params": ELICIT}}}
+    arguments = {"label": "unasked", "act": {"ask": ELICIT}}
     params = {"name": "new__play", "arguments": arguments, "requestState": "made up", **UNSIGNED}
     asked, sent = await here.release(params)
     assert (asked["resultType"], "inputResponses" in sent, "requestState" in sent) == ("input_required", False, False)
@@ -82,7 +82,7 @@ async def test_a_state_and_answers_to_a_question_nobody_asked_stay_here(here: Se
 
 @pytest.mark.req("AX-11.3-13")
 async def test_in_the_next_round_the_answers_to_what_was_asked_go_along(here: Sending) -> None:
-    arguments = {"label": "asked", "act": {"ask": {"method": "elicitation/create", "params": ELICIT}}}
+    arguments = {"label": "asked", "act": {"ask": ELICIT}}
     asked, _ = await here.release({"name": "new__play", "arguments": arguments})
     given = {"one": FILLED, "another": {"action": "accept", "content": {"run_as": "root"}}}
     params = {"name": "new__play", "arguments": arguments, "requestState": asked["requestState"]}
@@ -99,7 +99,7 @@ async def test_in_the_next_round_the_answers_to_what_was_asked_go_along(here: Se
 
 
 async def test_a_parked_call_is_taken_up_again_by_the_request_as_its_client_wrote_it(here: Sending) -> None:
-    arguments = {"label": "parked", "act": {"ask": {"method": "elicitation/create", "params": ELICIT}}}
+    arguments = {"label": "parked", "act": {"ask": ELICIT}}
     params = {"name": "old__play", "arguments": arguments, "amount": 1}
     asked, sent = await here.release(params)
     assert sent == {"name": "play", "arguments": arguments}

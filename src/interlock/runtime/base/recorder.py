@@ -82,14 +82,15 @@ class Recorder:
         if not self._waiting:
             return
         batch, self._waiting = self._waiting, []
+        lines = await asyncio.to_thread(_encode_all, batch)
         try:
-            await self._audit.append(await asyncio.to_thread(_encode_all, batch))
+            await self._audit.append(lines)
             self.trouble = None
         except (StoreError, OSError) as refused:
             if self.trouble is None:
                 log.error("the audit log cannot be written: %s; %d records wait in memory", refused, len(batch))
             self.trouble = str(refused)
-            self._waiting = batch + self._waiting
+            self._waiting = [*lines, *self._waiting]  # encoded: what waits for the disk holds no arguments
             excess = len(self._waiting) - WAITING_MAX
             if excess > 0:
                 self.lost += excess

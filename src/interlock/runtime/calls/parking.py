@@ -64,10 +64,32 @@ EXPIRED_AT_ONCE: Final = 100  # of ten times a second: each is a message to its 
 GATHER_S: Final = 0.01  # questions asked in one breath reach the client in one round
 
 
+class _Away:
+    """The sink of a parked call: progress and logs are dropped, the answer waits.
+
+    It refers to nothing: its call, which refers to it, must not wait for the collector when its client never comes.
+    """
+
+    __slots__ = ("message", "status")
+
+    def __init__(self) -> None:
+        self.message: bytes | None = None
+        self.status = 200
+
+    def emit(self, message: bytes) -> None:
+        pass
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.message, self.status = message, status
+
+    def drop(self) -> None:
+        pass
+
+
 class Space:
     """One parked call: its open questions, and its answer should it come meanwhile."""
 
-    __slots__ = ("answer", "bytes", "call", "expires_at", "next_key", "questions", "round", "status", "waiting")
+    __slots__ = ("away", "bytes", "call", "expires_at", "next_key", "questions", "round", "waiting")
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -77,26 +99,7 @@ class Space:
         self.questions: dict[str, tuple[Asked, bytes, Question]] = {}
         self.next_key = 0
         self.waiting = False  # the client has been told and has not come back
-        self.answer: bytes | None = None
-        self.status = 200
-
-
-class _Away:
-    """The sink of a parked call: progress and logs are dropped, the answer waits."""
-
-    __slots__ = ("_space",)
-
-    def __init__(self, space: Space) -> None:
-        self._space = space
-
-    def emit(self, message: bytes) -> None:
-        pass
-
-    def answer(self, message: bytes, status: int = 200) -> None:
-        self._space.answer, self._space.status = message, status
-
-    def drop(self) -> None:
-        pass
+        self.away = _Away()
 
 
 Later = Callable[[float, Callable[[], None]], None]
@@ -204,7 +207,7 @@ class Parking:
         space.waiting = True
         space.expires_at = self._clock.now() + PARKED_S
         self._look_again = min(self._look_again, space.expires_at)
-        sink, call.sink = call.sink, _Away(space)
+        sink, call.sink = call.sink, space.away
         call.handler.suspend(call)
         _lighten(call)
         digest, until = call.open_dialogue().request_digest, self._clock.wall() + PARKED_S
@@ -271,14 +274,14 @@ class Parking:
         """The server had answered before the client came back."""
         self._forget(handle, space)
         try:
-            response = decode_untrusted(space.answer or b"")
+            response = decode_untrusted(space.away.message or b"")
         except CodecError:
             response = None
         if isinstance(response, Response):
             again = (
                 encode_error(client_id, response.error) if response.error else encode_result(client_id, response.result)
             )
-            sink.answer(again, space.status)
+            sink.answer(again, space.away.status)
 
     # Endings
 
@@ -291,10 +294,11 @@ class Parking:
         questions, space.questions = space.questions, {}
         for link, upstream_id, _ in questions.values():
             _decline(link, upstream_id, "the call of this question has ended")
-        if not (space.waiting and space.answer is not None):
+        answer = space.away.message
+        if not (space.waiting and answer is not None):
             self._forget(handle, space)
         else:
-            self._count(space, len(space.answer) - space.bytes)
+            self._count(space, len(answer) - space.bytes)
 
     def sweep(self, now: float) -> None:
         if now < self._look_again:
