@@ -32,13 +32,22 @@ def test_whoever_claims_first_has_it_and_is_named_to_the_others() -> None:
     assert via(holders) == "1"
 
 
-def test_the_same_aggregator_may_claim_again_by_another_way_and_with_another_session() -> None:
+def test_an_aggregator_may_claim_again_with_another_session_and_the_same_session_by_another_way() -> None:
     holders = Holders()
     holders.claim(claimed("a", "old"), "1")
+    assert holders.claim(claimed("a", "new"), "1") is None
     assert holders.claim(claimed("a", "new"), "2") is None
     assert holders.all() == (claimed("a", "new"),)
     assert holders.release_all("1") == ()
     assert via(holders) == "2"
+
+
+def test_one_that_only_says_the_name_of_the_holder_gets_nothing() -> None:
+    holders = Holders()
+    holders.claim(claimed("a", "s"), "1")
+    assert holders.claim(claimed("a", "made up"), "2") == "a"
+    assert holders.claim(claimed("b", "s"), "2") == "a"
+    assert via(holders) == "1"
 
 
 def test_who_gives_up_the_session_there_may_move() -> None:

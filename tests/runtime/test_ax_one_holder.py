@@ -189,3 +189,24 @@ async def test_a_leaf_claims_nothing_and_an_aggregator_releases_only_its_own(tmp
             assert refused.value.error["code"] == -32602
             await refused_by(top, leaf_id, a)
         await leaf.stop()
+
+
+async def test_an_aggregator_that_moves_takes_its_subservers_along(tmp_path: Path) -> None:
+    async with (
+        level(tmp_path / "top", ACCESS) as top,
+        below(tmp_path, "b", top) as b,
+        contextlib.AsyncExitStack() as first,
+    ):
+        a = await first.enter_async_context(below(tmp_path, "a", top))
+        words = parents((a.ax, "edge"), (b.ax, "edge")) + ACCESS
+        async with level(tmp_path / "edge", words) as edge:
+            await registered(edge)
+            leaf_id = str(uuid.uuid4())
+            leaf = await register(edge, leaf_id)
+            await top.until_listed("a.edge.plant.read")
+            await first.aclose()
+            await registered(edge, 1)
+            await top.until_listed("b.edge.plant.read")
+            assert (await leaf.beat())["status"] == "ok"
+            await refused_by(top, leaf_id, edge)
+            await leaf.stop()

@@ -27,11 +27,15 @@ class Holders:
         self._by_via: dict[str, dict[str, None]] = {}
 
     def claim(self, claimed: Claimed, via: str, released_session: str | None = None) -> str | None:
-        """None: it is taken down for them. Else the aggregator that has the subserver. `via`: the session by which the
-        claim came."""
+        """None: it is entered for them. Else the aggregator that has the subserver.
+
+        `via`: the session by which the claim came. By another one, an aggregator that moved claims the same sessions
+        again; one that only says its name does not know them.
+        """
         held = self._held.get(claimed.subserver_id)
         if held is not None:
-            is_theirs = held.lease.aggregator_id == claimed.aggregator_id
+            is_known = via == held.via or claimed.session_hash == held.lease.session_hash
+            is_theirs = is_known and claimed.aggregator_id == held.lease.aggregator_id
             if not is_theirs and not releases(released_session, held.lease):
                 return held.lease.aggregator_id
             self._forget(claimed.subserver_id, held.via)
