@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from interlock.protocol.ax.confirmation.reserved_claims import without_claims
 from interlock.protocol.interop.convert.placeholders import split_parts
 from interlock.protocol.interop.formats import blank_comments
 from interlock.protocol.interop.model import Style
@@ -34,6 +35,10 @@ def read_challenge(text: str) -> object:
     return read_challenge_untrusted([text.encode()])
 
 
+def drop_claims(text: str) -> object:
+    return without_claims(text.encode())
+
+
 def split(style: Style) -> Parser:
     return lambda text: split_parts(text, style)
 
@@ -50,6 +55,9 @@ HOSTILE: list[tuple[str, Parser, str, str, str]] = [
     ("templates that nothing ends", split("docker"), "", "{{ ", ""),
     ("a challenge parameter that nothing ends", read_challenge, 'Bearer a="', '\\"', ""),
     ("a challenge of one word", read_challenge, "", "a", "\0"),
+    ("reserved keys of a result", drop_claims, '{"_meta":{', '"x-mcpax-a":1,', '"b":1}}'),
+    ("blocks of a result with reserved keys", drop_claims, '{"content":[', '{"_meta":{"x-mcpax-a":1}},', "{}]}"),
+    ("beginnings of what a result may not say", drop_claims, '{"a":"', r"\u00call_digesx-mcpax_", '"}'),
     ("a challenge of commas", read_challenge, "Bearer ", "a=b, ", ""),
 ]
 

@@ -304,14 +304,17 @@ def test_no_client_can_say_whose_caller_it_is(nodes: list[RunningNode]) -> None:
 
 
 @pytest.mark.req("AX-11.3-16")
-def test_a_question_of_the_server_is_answered_after_both_gates_agreed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("middle", [OPEN, CLOSED + ADAS], ids=["two", "three"])
+def test_a_question_of_the_server_is_answered_after_all_gates_agreed(tmp_path: Path, middle: str) -> None:
     diary = Diary(tmp_path / "diary.jsonl")
     name, arguments = "mid.low.plant.ask_first", {"n": 1}
     with (
-        tree(tmp_path, diary, CLOSED + ADAS, OPEN, CLOSED + BOBS) as nodes,
+        tree(tmp_path, diary, CLOSED + ADAS, middle, CLOSED + BOBS) as nodes,
         Client(nodes[0], capabilities={"roots": {}}) as client,
     ):
         approve(nodes[0], client.held(name, arguments))
+        if middle != OPEN:
+            approve(nodes[1], client.held(name, arguments))
         approve(nodes[2], client.held(name, arguments), BOB)
         asked = client.call(name, arguments)
         assert asked["resultType"] == "input_required"

@@ -13,7 +13,6 @@ from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.approvals.errors import UNKNOWN, refusal_of
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import Confirm, Presented, read_confirm_untrusted
-from interlock.protocol.ax.confirmation.relay import MARK
 from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, refusal
 from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.ax.route import ROUTE
@@ -30,7 +29,7 @@ from interlock.runtime.catalog.routes import Route
 from interlock.runtime.gate.gate import Gate
 from interlock.runtime.gate.hold import GateHold, requester_of
 from interlock.runtime.gate.relays import result_of
-from interlock.runtime.gate.rounds import Relayed
+from interlock.runtime.gate.rounds import Pass, Relayed
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link import Link
 
@@ -188,19 +187,19 @@ class Confirmations:
                 arguments=None,
                 is_waiting=False,
                 digest=relayed.digest,
-                relayed=relayed,
-                made_below=self._gate.made_below,
+                take=self._gate.rounds.take,
             )
         return self._dispatcher.go(call, route.link)
 
 
 class _ConfirmedBelow(GateHold, eq=False, kw_only=True):
-    """The result comes from further down; or the next hop there wants a confirmation of its own."""
+    """The result comes from further down; or a question, or a demand of the next hop. What was agreed to here for the
+    call goes on with it, or ends with it; an error leaves it as it was."""
 
-    relayed: Relayed
-    made_below: Callable[[Relayed], None]
+    take: Callable[[str, str], Pass | None]
 
     def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
-        if MARK not in message and result_of(message) is not RAW_EMPTY:
-            self.made_below(self.relayed)
+        before = self.take(self.requester, self.digest) if result_of(message) is not RAW_EMPTY else None
+        if before is not None:
+            self.approval_id, self.rounds = before.approval_id, before.number
         return super().on_ended(call, outcome, message)

@@ -41,7 +41,7 @@ from interlock.runtime.catalog.routes import ChangedDefinition, Route
 from interlock.runtime.gate.hold import Back, GateHold, requester_of
 from interlock.runtime.gate.relays import Relays, result_of
 from interlock.runtime.gate.responses import STATE_FOREIGN, STATE_INVALID, Answers, sees_pages
-from interlock.runtime.gate.rounds import Pass, Relayed, Rounds
+from interlock.runtime.gate.rounds import Pass, Rounds
 from interlock.store.ports import Conflict, KeyValue
 
 LOOKS_MAX: Final = 3  # at an approval that others use up or change meanwhile
@@ -319,12 +319,6 @@ class Gate:
             if wanted is not None and not isinstance(wanted, str):
                 self._let_go_on(hold, bytes(wanted.state or b""), frozenset(wanted.questions))
         return message
-
-    def made_below(self, relayed: Relayed) -> None:
-        """The call was released, and made, further down: what was agreed to here is used up with it."""
-        taken = self.rounds.take(relayed.requester, relayed.digest)
-        if taken is not None:
-            self.finish(taken.approval_id, Move.SUCCEED, "made by a hop below")
 
     # Definitions that change
 
