@@ -221,6 +221,13 @@ async def test_the_nodes_own_data_is_no_volume(place: Place, tmp_path: Path) -> 
         assert "the node itself" in (await place.failed(container(volumes=[f"{source}:/x"]))).reason
 
 
+async def test_a_volume_is_mounted_by_its_real_path(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    done = await place.done(container(volumes=[f"{tmp_path / 'link'}:/x:ro"]))
+    assert f"{tmp_path / 'real'}:/x:ro" in done.command
+
+
 @pytest.mark.req("AIP-server-5", "AIP-30.install-3")
 async def test_the_digest_of_the_first_pull_is_run_until_somebody_decides_otherwise(
     place: Place, client: Client

@@ -7,6 +7,8 @@ import json
 import platform
 import shutil
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,42 @@ async def test_a_path_that_became_another_since_it_was_accepted_is_not_mounted(h
             await house.run(plan, "true")
         link.unlink()
         link.symlink_to(one)
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_a_link_that_comes_between_the_check_and_the_mount_opens_nothing(house: House) -> None:
+    """A neighbour that may write the workspace swaps the folder for a link and back, as fast as it can."""
+    keys, out, aside = filled(house.home / ".ssh", "note"), house.workspace / "out", house.workspace / "aside"
+    filled(out, "note")
+    (keys / "note").write_text("private\n")
+    (out / "note").write_text("own\n")
+    stopped = threading.Event()
+
+    def swap() -> None:
+        while not stopped.is_set():
+            out.rename(aside)
+            out.symlink_to(keys)
+            time.sleep(0.002)
+            out.unlink()
+            aside.rename(out)
+            time.sleep(0.002)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    said: list[str] = []
+    refused = 0
+    try:
+        for _ in range(40):
+            try:
+                said += (await house.run(house.plan(write=(out,)), "cat", str(out / "note"))).lines
+            except SandboxFailed:
+                refused += 1
+    finally:
+        stopped.set()
+        swapping.join()
+    assert refused
+    assert "private" not in said
+    assert await house.python(house.plan(write=(out,)), READ, str(out / "note")) == ["own\n"]
 
 
 async def test_what_a_server_put_into_its_own_folder_grants_it_nothing_at_the_next_start(

@@ -16,6 +16,7 @@ import msgspec
 
 from interlock.config.plan import SandboxPlan
 from interlock.runtime.sandbox.errors import SandboxFailed
+from interlock.runtime.sandbox.mount_check import Identity, identity_of
 from interlock.runtime.sandbox.program_files import ProgramFiles
 from interlock.runtime.sandbox.protected_paths import ROOT, ProtectedPaths
 
@@ -61,12 +62,18 @@ class View:
     def __init__(self, protected: ProtectedPaths) -> None:
         self._protected = protected
         self._mounts: dict[Path, Mount] = {}
+        self._declared: set[Path] = set()  # mounts that somebody may put something else in the place of
 
     @property
     def mounts(self) -> list[Mount]:
         # A link below what is shown anyway is there already.
         needed = (each for each in self._mounts.values() if each.kind is not Kind.LINK or not self._is_shown(each.path))
         return sorted(needed, key=lambda mount: len(mount.path.parts))
+
+    def identities(self) -> dict[Path, Identity]:
+        """Of what is declared and shown, as it was judged. Raises SandboxFailed. The root is what it is."""
+        shown = (self._mounts[path] for path in self._declared if path != ROOT)
+        return {mount.path: identity_of(mount.source) for mount in shown if mount.shows}
 
     def sees(self, path: Path) -> bool:
         return self._is_shown(Path(os.path.realpath(path)))
@@ -109,7 +116,9 @@ class View:
         """Raises SandboxFailed where a link put another place there."""
         for path in (*package.folders, *package.files):
             self._check_link(path, Path(os.path.realpath(path)))
+        before = frozenset(self._mounts)
         self.show_files(package)
+        self._declared |= self._mounts.keys() - before
 
     def show_files(self, needs: ProgramFiles) -> None:
         for path in (*needs.folders, *needs.files):
@@ -128,6 +137,7 @@ class View:
         """Raises SandboxFailed for what cannot be granted."""
         for path in (*plan.read, *plan.write, *implied, *plan.deny):
             _check_accepted(plan, path)
+        before = frozenset(self._mounts)
         denied = [Path(os.path.realpath(path)) for path in plan.deny]
         writable: list[Path] = []
         wanted = [(Kind.WRITE, path) for path in (*plan.write, *implied)] + [(Kind.READ, path) for path in plan.read]
@@ -145,6 +155,7 @@ class View:
         self._keep_rules(plan)
         for path in denied:
             self._cover(path, Kind.HIDDEN)
+        self._declared |= self._mounts.keys() - before
 
     def _keep_rules(self, plan: SandboxPlan) -> None:
         """Who could write what says which programs are started would be in no sandbox for long."""

@@ -31,6 +31,7 @@ from interlock.runtime.sandbox.bubblewrap import bubblewrap
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.limits import Limits, descendants
 from interlock.runtime.sandbox.link_roots import LinkRoots
+from interlock.runtime.sandbox.mount_check import Identity, check_mounts
 from interlock.runtime.sandbox.mounts import View, implied_paths, out_of_sight
 from interlock.runtime.sandbox.program_files import ProgramFiles, package_of, program_files
 from interlock.runtime.sandbox.protected_paths import ProtectedPaths
@@ -175,12 +176,14 @@ class Sandboxes:
         for name in ("passwd", "group", *OWN_FILES):
             view.replace_file(Path("/etc") / name, nothing.with_name(name))
         cwd = command.cwd if not view.hides(command.cwd) else home
+        identities = view.identities()
         words = tool.words(view.mounts, env, cwd, make_cwd=not view.sees(cwd), nothing=nothing)
         return _Prepared(
             program=tool.program,
             argv=(str(start), *arguments),
             words=words,
             unseen=tuple(out_of_sight(arguments, view)),
+            identities=identities,
         )
 
     def _placeholder_path(self) -> Path:
@@ -212,6 +215,7 @@ class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     words: bytes
     unseen: tuple[str, ...]
+    identities: dict[Path, Identity]  # of what was judged
 
 
 class Sandbox:
@@ -251,7 +255,10 @@ class Sandbox:
         if refused is not None:
             self._theirs.append(_in_memory(refused))
             words += ("--seccomp", str(self._theirs[-1]))
-        if plan.egress:  # bwrap says who is inside, and waits until we have listened there
+        self._identities = made.identities
+        if (
+            plan.egress or made.identities
+        ):  # bwrap says who is inside, and waits until we have looked and listened there
             (told, tell), (wait, go) = os.pipe(), os.pipe()
             self._theirs += (tell, wait)
             self._ours += (told, go)
@@ -277,8 +284,8 @@ class Sandbox:
         """Raises SandboxFailed."""
         _close_all(self._theirs)
         self._pid = child.pid or 0
-        if self._plan.egress:
-            await self._open_egress()
+        if self._ours:
+            await self._enter()
         self._limits = self._watch(child)
 
     def terminate(self) -> None:
@@ -299,27 +306,46 @@ class Sandbox:
             self._closed()
             self._closed = None
 
-    async def _open_egress(self) -> None:
+    async def _enter(self) -> None:
+        """What has to be done while bubblewrap holds the program back. It goes on when the pipe closes: when this
+        fails, it is ended before."""
         told, go = self._ours
         self._ours.remove(told)
         try:
             async with asyncio.timeout(OPEN_S):
                 inside = await asyncio.to_thread(_read_child_pid, told)
-                listener = await asyncio.to_thread(listen_inside, inside)
+                await asyncio.to_thread(check_mounts, inside, self._identities)
+                if self._plan.egress:
+                    await self._open_egress(inside)
         except msgspec.DecodeError:
             return  # it ended before a process was inside, and its last words say why
-        except (NamespaceClosed, TimeoutError) as failed:
+        except TimeoutError as failed:
+            self._kill()
+            raise SandboxFailed("sandbox_unavailable", f"it took too long to prepare{self.remark}") from failed
+        except BaseException:
+            self._kill()
+            raise
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its child says why
+            os.write(go, b"+")
+        _close_all(self._ours)
+
+    def _kill(self) -> None:
+        for pid in (*descendants(self._pid), self._pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def _open_egress(self, inside: int) -> None:
+        try:
+            listener = await asyncio.to_thread(listen_inside, inside)
+        except NamespaceClosed as failed:
             if not any(descendants(self._pid)):
                 return
-            why = (str(failed) or "it took too long") + self.remark
+            why = str(failed) + self.remark
             raise SandboxFailed(
                 "sandbox_unavailable", f"its network cannot be reached to filter it ({why})"
             ) from failed
         self._egress = Egress(self._plan.egress, self._note_denied)
         await self._egress.start(listener)
-        with contextlib.suppress(BrokenPipeError):  # it has ended: its child says why
-            os.write(go, b"+")
-        _close_all(self._ours)
 
     def _note_denied(self, host: str, port: int, why: str) -> None:
         if (host, port) in self._told or len(self._told) > DENIED_HOSTS_MAX:

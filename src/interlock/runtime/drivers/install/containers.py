@@ -227,4 +227,4 @@ def _volume(text: str, data: Path) -> str:
             "install_failed",
             f"{source} in server.volumes would give the container the engine or the node itself; remove it",
         )
-    return text
+    return f"{real}{text.removeprefix(source)}"  # not a link that may lead elsewhere when it is mounted
