@@ -603,6 +603,7 @@ def test_a_written_answer_is_read_as_it_was(
 
 
 MEMBERS = [*Register.__struct_fields__, "capabilities", "_meta", "session_id", "status", "budget", SUBTREE_IDS]
+MEMBERS += ["claims", "released", "held", "subserver_id", "aggregator_id", "session_hash"]
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just(ID) | st.just("\ud83d"),
     lambda inner: (
@@ -619,6 +620,8 @@ def reads(data: bytes) -> None:
     assert isinstance(read_registered_untrusted(Raw(data)), Registered | Fault)
     assert isinstance(read_heartbeat_untrusted(Raw(data), "mine"), Heartbeat | Fault)
     assert isinstance(read_parent_untrusted(Raw(data)), Parent | Fault)
+    assert isinstance(read_claims_untrusted(Raw(data)), Claims | Fault)
+    assert isinstance(read_held_untrusted(Raw(data)), dict | Fault)
 
 
 @given(st.dictionaries(st.sampled_from(MEMBERS), values), st.booleans())

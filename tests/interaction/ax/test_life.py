@@ -11,7 +11,7 @@ import pytest
 from tests.interaction.ax.bare import Bare, Refused, bare, connect, tool
 from tests.interaction.ax.client import call, hearing, legacy_call, listed, ready, told
 from tests.interaction.harness import RunningNode, running_node, wait_for
-from websockets.exceptions import InvalidMessage
+from websockets.exceptions import InvalidHandshake
 
 GRACE_S = 2.0
 EXTENSION = {"experimental": {"dev.interlock/ax": {}}}
@@ -245,7 +245,7 @@ async def test_a_node_that_stops_answers_what_is_under_way_and_sends_its_subserv
             calling = asyncio.create_task(call(own, "held__slow"))
             await asyncio.wait_for(begun.wait(), 10)
             stopping = asyncio.create_task(asyncio.to_thread(own.stop))
-            with pytest.raises((OSError, InvalidMessage)):
+            with pytest.raises((OSError, InvalidHandshake)):
                 while True:
                     await (await connect(own)).close()
             may_end.set()
