@@ -266,6 +266,7 @@ def test_the_effective_plan_shows_no_secret(project: Project) -> None:
         "env": {},
         "cwd": str(project.folder),
         "transport": "stdio",
+        "timeout_s": 300,
         "tools": {},
     }
     assert shown["servers"]["d"]["url"] == "https://h.example/mcp"

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from tests.interaction.ax.bare import Bare, bare, tool
+from tests.interaction.harness import Wire, running_node
 from tests.interaction.peers import HttpPeer
 from tests.runtime.levels import Level, StillClock, levels, until
+from tests.servers.start import raw
 
 from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timeout_fault
 
@@ -80,6 +82,64 @@ async def test_a_silent_leaf_is_given_up_when_the_time_of_its_class_is_over_and_
         await leaf.send({"jsonrpc": "2.0", "id": request["id"], "result": late})
         await until(lambda: link.stray == before + 1)
         assert peer.log == [peer.log[0], {"jsonrpc": "2.0", "id": peer.log[-1]["id"], "error": error}]
+
+
+PLAIN = [tool("plain", _meta={CAPABILITY: {"mutable": False}})]
+SERVER_S = 300.0  # timeout_s of a server, where nothing else is written
+
+
+@pytest.mark.req("AX-7.3-1")
+async def test_a_tool_without_a_class_has_the_time_of_its_server_and_progress_begins_it_anew(tmp_path: Path) -> None:
+    async with (
+        silent(tmp_path, tools=PLAIN) as ((node,), leaf, clock),
+        await HttpPeer.modern_(f"{node.url}/mcp") as peer,
+    ):
+        (listed,) = [one for one in (await peer.request("tools/list")).result["tools"] if one["name"] == "leaf__plain"]
+        assert listed["_meta"][CAPABILITY].get("latency_class", "standard") == "standard"
+        ongoing = peer.begin_call("leaf.plain", meta={"progressToken": 7})
+        request = await leaf.hear("tools/call")
+        clock.ahead += SERVER_S - SOON_S
+        look(node)
+        token = request["params"]["_meta"]["progressToken"]
+        await leaf.send(
+            {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}
+        )
+        await peer.hear("notifications/progress")
+        clock.ahead += SOON_S
+        look(node)
+        clock.ahead += SERVER_S - SOON_S
+        look(node)
+        assert len(node.node.calls.dispatch.in_flight) == 1
+        clock.ahead += SOON_S
+        look(node)
+        error = (await ongoing.reply()).error
+        assert error["data"]["timeout_ms"] == SERVER_S * 1000
+
+
+@pytest.mark.req("AX-7.3-1")
+async def test_no_hop_above_gives_up_on_a_tool_without_a_class_before_its_own_hop_does(tmp_path: Path) -> None:
+    async with (
+        silent(tmp_path, 3, tools=PLAIN) as (tree, leaf, clock),
+        await HttpPeer.legacy(f"{tree[0].url}/mcp") as peer,
+    ):
+        ongoing = peer.begin_call("l2.l3.leaf.plain")
+        await leaf.hear("tools/call")
+        clock.ahead += SERVER_S + SOON_S
+        look(*tree[:-1])
+        assert [len(one.node.calls.dispatch.in_flight) for one in tree] == [1, 1, 1]
+        look(tree[-1])
+        assert (await ongoing.reply()).error["data"]["hop"] == 1
+
+
+@pytest.mark.req("AX-7.3-1")
+def test_the_time_of_a_configured_server_is_the_operators_and_a_class_goes_before_it(tmp_path: Path) -> None:
+    rule = '[[tool]]\nmatch = "quick.echo"\nlatency_class = "realtime"\n'
+    servers = {name: {"command": raw("never"), "timeout_s": 2} for name in ("silent", "quick")}
+    with running_node(tmp_path, servers, rule) as node, Wire(node) as wire:
+        for segment, timeout_ms in (("silent", 2000), ("quick", 500)):
+            node.wait_link(segment, {"state": "ready"})
+            error = wire.modern("tools/call", {"name": f"{segment}__echo", "arguments": {}}).message["error"]
+            assert (error["message"], error["data"]["timeout_ms"]) == ("call_timeout", timeout_ms)
 
 
 @pytest.mark.req("AX-7.3-1")

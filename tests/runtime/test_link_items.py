@@ -234,7 +234,7 @@ async def test_hops_count_the_aggregators_on_the_way() -> None:
         await house.catalog.stock(house.link(segment, offer), Listing(tools=items([forged, tool("u")])))
     hops = {name: shown["_meta"]["x-mcpax-hops"] for name, shown in house.listed().items()}
     assert hops == {"adopted.t": 1, "adopted.u": 1, "leaf.t": 1, "leaf.u": 1, "agg.t": 10, "agg.u": 2}
-    assert house.routes()["agg.t"].timeout_s == pytest.approx(30.45)
+    assert house.routes()["agg.t"].timeout_s == pytest.approx(300.45)
 
 
 async def test_tools_beyond_max_hops_are_withheld_and_reported() -> None:

@@ -4,9 +4,9 @@ from typing import Final
 
 from interlock.config.plan import DriversPlan, PolicyPlan
 from interlock.config.sections import Key, keys_of
+from interlock.config.server_keys import MONTH_S
 from interlock.config.value_types import Choice, FilePath, Many, Record, Seconds, Table, Text
 
-MONTH_S: Final = 31 * 24 * 3600
 _ID: Final = r"[a-z0-9][a-z0-9.-]{1,79}"  # AIP-30 and AIP-14 give drivers and contracts the same form
 _HOST: Final = Text(
     pattern=r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]",

@@ -114,7 +114,7 @@ def _server(server: ServerPlan) -> dict[str, Any]:
             made["auth"] = None if reach.auth is None else _auth(reach.auth)
     if server.roots is not None:
         made["roots"] = [masked_text(str(path), server.secrets) for path in server.roots]
-    return made | {"tools": dict(server.classes)}
+    return made | {"timeout_s": server.timeout_s, "tools": dict(server.classes)}
 
 
 def _auth(auth: OAuthPlan) -> dict[str, Any]:

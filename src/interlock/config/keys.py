@@ -7,7 +7,7 @@ from typing import Final, get_args
 
 from interlock.config.addresses import Listen, Network, Origin, Url
 from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, Passkey, PublicKey
-from interlock.config.drivers_keys import DRIVERS, MONTH_S
+from interlock.config.drivers_keys import DRIVERS
 from interlock.config.plan import (
     AccessRule,
     AnchorPlan,
@@ -35,7 +35,7 @@ from interlock.config.record_types import (
     UNITS,
 )
 from interlock.config.sections import Key, Section, keys_by_name, keys_of
-from interlock.config.server_keys import SERVERS, TEXT, TOOL
+from interlock.config.server_keys import MONTH_S, SERVERS, TEXT, TOOL
 from interlock.config.value_types import (
     Choice,
     Command,

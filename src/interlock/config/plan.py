@@ -223,6 +223,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     reach: Spawn | Dial
     classes: dict[str, ToolClass] = {}  # tools = {NAME = class}, NAME as the server itself lists it
     secrets: tuple[str, ...] = ()  # what ${env:NAME} put into `reach`; never shown
+    timeout_s: float = 300  # of a call whose tool declares no latency class; progress sets the clock anew
     roots: tuple[Path, ...] | None = None  # the folders it may hear of; None: those among its arguments
 
 

@@ -7,11 +7,12 @@ from interlock.config.addresses import Url
 from interlock.config.plan import Dial, ToolClass, ToolRule
 from interlock.config.record_types import AMOUNT, BUDGET, ENVIRONMENT, SERVER_AUTH
 from interlock.config.sections import Key, choices_of, keys_by_name, keys_of
-from interlock.config.value_types import Choice, Command, FilePath, Flag, Headers, Many, Table, Text, Version
+from interlock.config.value_types import Choice, Command, FilePath, Flag, Headers, Many, Seconds, Table, Text, Version
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
 from interlock.protocol.ax.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
 from interlock.protocol.net.egress import ENTRY
 
+MONTH_S: Final = 31 * 24 * 3600
 # A leading "-" would be an option to the installer, so no package or image may start with one.
 NPM_PACKAGE: Final = r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z^~][0-9A-Za-z.+_-]*)?"
 PYPI_PACKAGE: Final = (
@@ -135,6 +136,14 @@ SERVERS: Final = keys_by_name(
         default="auto",
         example="auto",
         help="With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.",
+    ),
+    Key(
+        name="timeout_s",
+        beside=REACHES,
+        kind=Seconds(low=1, high=MONTH_S),
+        default=300,
+        example=900,
+        help="How long a call may be silent whose tool declares no latency class. Progress starts it anew.",
     ),
     Key(
         name="tools",

@@ -125,9 +125,9 @@ def raise_to_hop(capability: Capability, least: LatencyClass) -> Capability:
     return msgspec.structs.replace(capability, latency_class=least)
 
 
-def timeout_s(capability: Capability, hops: int) -> float | None:
-    """How long to wait for a tool at this hop (7.3)."""
-    seconds = TIMEOUT_S[capability.latency_class]
+def timeout_s(latency_class: LatencyClass | None, hops: int, server_s: float) -> float | None:
+    """How long to wait for a tool at this hop (7.3); one without a class has the time of its server."""
+    seconds = server_s if latency_class is None else TIMEOUT_S[latency_class]
     return None if seconds is None else seconds + HOP_SLACK_S * (hops - 1)
 
 

@@ -305,6 +305,7 @@ class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
     read: Capability
     capability: Capability  # with what this hop adds
     irreversible: bool
+    has_class: bool  # it declares how long it takes, or the operator does
     hints: dict[str, bool]
     changed: dict[str, object]  # what the server said and does not hold here
     price: Price
@@ -379,7 +380,7 @@ class _LinkItemsBuilder:
                     segments=segments,
                     below=below,
                     onward=self._onward(below, local),
-                    timeout_s=timeout_s(Capability(), 1),
+                    timeout_s=self._link.timeout_s,
                 )
             )
 
@@ -474,7 +475,9 @@ class _LinkItemsBuilder:
             is_open=is_open,
             is_classified=ruling is not None or self._reclassify(original, rule),
             is_unaccepted=accepted is not None,
-            timeout_s=timeout_s(capability, told.hops),
+            timeout_s=timeout_s(
+                capability.latency_class if judged.has_class else None, told.hops, self._link.timeout_s
+            ),
             scope=scope.value,
             price=judged.price,
             mirrored=mirrored,
@@ -557,6 +560,10 @@ class _LinkItemsBuilder:
         if isinstance(read, Invalid):
             return read
         capability = raise_to_hop(read, self._least)
+        said = as_declared(told.capability, {})
+        has_class = isinstance(said, dict) and "latency_class" in said
+        if self._offer.is_aggregator and read.latency_class is LatencyClass.STANDARD:
+            has_class = False  # it lists tools without a class so, and gives up on the others first
         # What an unproved registrant, or an unaccepted change, says itself is not left alone: its hints are ours.
         published = hints(capability, annotations if self._offer.proved and accepted is None else None)
         return _Assessment(
@@ -565,7 +572,8 @@ class _LinkItemsBuilder:
             irreversible=safety(capability) is not None
             or (told.flagged and (self._offer.is_aggregator or not self._reclassify(original, rule))),
             hints=published,
-            changed=changed_claims(as_declared(told.capability, {}), annotations, capability, published),
+            has_class=has_class or (rule is not None and "latency_class" in rule.capability),
+            changed=changed_claims(said, annotations, capability, published),
             price=self._price(capability, rule),
             notes={},
         )

@@ -219,7 +219,7 @@ class Dispatch(Sender):
         onward = _onward(self._onward_to_place(link, downstream), way)
         head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
         common = caller, client_id, RESOURCES_READ, params, meta, sink, self._clock.now(), self, target
-        call = link.new_request(downstream, *common, STANDARD_S, head, onward, READING)
+        call = link.new_request(downstream, *common, link.timeout_s, head, onward, READING)
         return self._request(call, link, "uri", Raw(encode_value(downstream)))
 
     def complete(
@@ -259,7 +259,7 @@ class Dispatch(Sender):
             return self._invalid(call, "params.ref names nothing here", {"reason": "reference_not_found"})
         params["ref"] = ref
         common = caller, client_id, COMPLETE, params, meta, sink, self._clock.now(), self, target
-        call = link.new_request(what, *common, STANDARD_S, modern_head(COMPLETE), _onward(onward, way), READING)
+        call = link.new_request(what, *common, link.timeout_s, modern_head(COMPLETE), _onward(onward, way), READING)
         return call if call.done else self.go(call, link)
 
     def _request(self, call: Call, link: Link, member: str, wire_name: Raw) -> Call:

@@ -14,7 +14,7 @@ _SWEEP_MIN_S: Final = 0.002  # a loop may wake a little early
 
 
 def timeout_fault(call: Call, tool: Route | None) -> Fault:
-    """`tool` as it is listed now; None for calls of no tool, which are given the time of a standard one.
+    """`tool` as it is listed now; None for calls of no tool.
 
     `hop` counts the aggregators from the one that gave up to the tool, both included: 1 is the tool's own aggregator.
     """

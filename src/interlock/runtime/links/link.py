@@ -33,6 +33,7 @@ from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.links.link_events import LinkEvents
 
+TIMEOUT_S = 300.0  # as of [servers.SEGMENT] timeout_s
 LATENCIES_MAX = 100  # calls of which a link remembers how long they took
 
 
@@ -76,6 +77,7 @@ class Link:
     task_call_type: CallFactory = Call  # of a tools/call whose client asks for a task
     checks_input = False  # whether arguments of a tool are compared with a contract
     retry_after_ms = RETRY_AFTER_MS
+    timeout_s = TIMEOUT_S  # of a call whose tool declares no latency class, and of other requests
     account: Account | None = None  # the budget of a registration
     classes: Mapping[str, ToolClass] = {}  # what the configuration says of tools, by their own names
     asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names

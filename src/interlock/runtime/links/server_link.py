@@ -33,6 +33,7 @@ class ServerLink(ConnectedLink):
         self.plan = plan
         self.reach = plan.reach
         self.classes = plan.classes
+        self.timeout_s = plan.timeout_s
         self.per_user = per_user
         self.owner = owner
 
