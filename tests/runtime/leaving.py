@@ -6,20 +6,23 @@ With CALLS and BYTES: how many bytes of memory that many calls with so long argu
 """
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from tests.interaction.asking import command
+from tests.interaction.ax.tree import ACCESS, parents
 from tests.interaction.gate.held import ADA, MARK, anchor, proof
 from tests.servers.start import serving
 
 from interlock.config.load import load
+from interlock.runtime.catalog.catalog import EVERYTHING
 from interlock.runtime.node.node import Node
 from interlock.surface.operator.app import operator_app
 
@@ -31,10 +34,11 @@ STAMP = {META + "protocolVersion": "2026-07-28", META + "clientCapabilities": {}
 
 
 class Size:
-    """How much is called: set once, for the whole process."""
+    """How much is called, and where: set once, for the whole process."""
 
     calls = CALLS
     padding = ""
+    server = "web"  # what the names of its tools begin with
 
 
 def resident() -> int:
@@ -136,8 +140,8 @@ async def held(client: Any) -> None:
     """Calls that wait for a person, each answered so, then confirmed and made."""
     head = "mcp-protocol-version: 2026-07-28\r\nmcp-method: {0}\r\n{1}"
     for number in range(Size.calls):
-        named = head.format("tools/call", "mcp-name: web__point\r\n")
-        made = call(number, name="web__point", arguments={"name": f"n{number}"}, _meta=STAMP)
+        named = head.format("tools/call", f"mcp-name: {Size.server}__point\r\n")
+        made = call(number, name=f"{Size.server}__point", arguments={"name": f"n{number}"}, _meta=STAMP)
         told = await said(client, named, made)
         demand = told["_meta"][MARK]
         params = {"confirmation_id": demand["confirmation_id"], "proof": proof(demand), "_meta": STAMP}
@@ -150,8 +154,8 @@ async def repeated(client: Any) -> None:
     """Calls that wait for a person, are confirmed by another program, and made again."""
     head = "mcp-protocol-version: 2026-07-28\r\nmcp-method: {0}\r\n{1}"
     for number in range(Size.calls):
-        named = head.format("tools/call", "mcp-name: web__point\r\n")
-        made = call(number, name="web__point", arguments={"name": f"n{number}"}, _meta=STAMP)
+        named = head.format("tools/call", f"mcp-name: {Size.server}__point\r\n")
+        made = call(number, name=f"{Size.server}__point", arguments={"name": f"n{number}"}, _meta=STAMP)
         demand = (await said(client, named, made))["_meta"][MARK]
         more = {"dispatch": False, "_meta": STAMP}
         params = {"confirmation_id": demand["confirmation_id"], "proof": proof(demand), **more}
@@ -189,7 +193,10 @@ async def hung_up(client: Any) -> None:
         writer.close()
 
 
+BELOW = ("held below", "repeated below")  # by a node that is a subserver of the one that is called
 CLIENTS = {
+    "held below": ("modern", held),
+    "repeated below": ("legacy", repeated),
     "repeated": ("modern", repeated),
     "repeated at a legacy server": ("legacy", repeated),
     "waiting": ("modern", waiting),
@@ -251,27 +258,43 @@ async def settle(node: Node) -> None:
 async def main(folder: Path, kind: str, number: int | None = None, size: int = 0) -> None:
     era, calls = CLIENTS[kind]
     Size.padding = "x" * size
-    with serving(command(era)) as url:
-        config = folder / "interlock.toml"
-        port, operators = free_ports()
-        config.write_text(
-            f'[gate]\nmode = "open"\nalso = ["web.point"]\n[approvals]\nmax_pending = 10\n{anchor("ada", ADA, "*")}'
-            f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:{operators}"\n'
-            f'[servers.web]\nurl = "{url}"\n'
-        )
-        node = Node(
-            load(config, os.environ, {"data": str(folder / "data")}).plan,
-            lambda operations, who, own: operator_app(operations, authenticate=who, own=own),
-        )
-        await node.open()
-        try:
-            await node.readiness.settle(15.0)
-            client = await asyncio.open_connection("127.0.0.1", port)
-            found = leave(node, calls, client) if number is None else weigh(node, calls, client, number)
-            print(json.dumps(await found))
-            client[1].close()
-        finally:
-            await node.close()
+    port, parent = free_ports()
+    gated = f'[gate]\nmode = "open"\nalso = ["web.point"]\n[approvals]\nmax_pending = 10\n{anchor("ada", ADA, "*")}'
+    async with contextlib.AsyncExitStack() as stack:
+        url = stack.enter_context(serving(command(era)))
+        text = f'{gated}[servers.web]\nurl = "{url}"\n'
+        if kind in BELOW:
+            Size.server = "low__web"
+            above = f'[gate]\nmode = "open"\nshow_holder = true\n{ACCESS}'
+            root = await stack.enter_async_context(opened_node(folder / "root", above, parent))
+            text += ACCESS + parents((f"ws://127.0.0.1:{parent}/ax", "low"))
+        node = await stack.enter_async_context(opened_node(folder / "low", text, port))
+        if kind in BELOW:
+            port, node = parent, root
+            async with asyncio.timeout(15.0):
+                while not any(b"point" in name for name in node.calls.dispatch.view(EVERYTHING).tools):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        client = await asyncio.open_connection("127.0.0.1", port)
+        found = leave(node, calls, client) if number is None else weigh(node, calls, client, number)
+        print(json.dumps(await found))
+        client[1].close()
+
+
+@contextlib.asynccontextmanager
+async def opened_node(folder: Path, text: str, port: int) -> AsyncIterator[Node]:
+    folder.mkdir()
+    config = folder / "interlock.toml"
+    _, operators = free_ports()
+    listens = f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:{operators}"\n'
+    config.write_text(listens + text)
+    plan = load(config, os.environ, {"data": str(folder / "data")}).plan
+    node = Node(plan, lambda operations, who, own: operator_app(operations, authenticate=who, own=own))
+    await node.open()
+    try:
+        await node.readiness.settle(15.0)
+        yield node
+    finally:
+        await node.close()
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ GATED = '[gate]\nmode = "open"\nalso = ["*.words", "*.play"]\n[approvals]\nmax_p
 )
 ASKS = {"act": {"ask": ELICIT}}
 PAGES = {"elicitation": {"url": {}}}
-HEAVY = ("repeated", "repeated at a legacy server", "waiting", "refused", "parked", "hung up")
+HEAVY = ("repeated", "held below", "waiting", "refused", "parked", "hung up")
 numbers = itertools.count()
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 PLAY = {
