@@ -37,6 +37,12 @@ async def test_memory_is_counted_over_all_processes(house: House) -> None:
     assert "memory_mb" in ended.reason
 
 
+async def test_memory_that_processes_share_counts_once(house: House) -> None:
+    text = "import os, time; held = b'x' * (60 << 20)\nfor _ in range(4): os.fork() or (time.sleep(1.2), os._exit(0))\n"
+    ended = await house.run(house.plan(memory_mb=150), sys.executable, "-c", PRELUDE + text + "time.sleep(1); tell(1)")
+    assert (ended.reason, ended.said) == ("exited with code 0", 1)
+
+
 async def test_a_server_below_its_limits_goes_on(house: House) -> None:
     plan = house.plan(memory_mb=200, cpu_ms=20_000)
     ended = await house.run(plan, sys.executable, "-c", PRELUDE + HOLD, "40", "0.7")

@@ -27,6 +27,7 @@ PROCESSES_MAX: Final = 4096  # looked at; a server that forks more than this is 
 _PROC: Final = Path("/proc")
 _TICK_MS: Final = 1000 / os.sysconf("SC_CLK_TCK")
 _MEMORY = re.compile(rb"^Rss(?:Anon|Shmem):\s*(\d+) kB", re.MULTILINE)
+_SHARED_OUT = re.compile(rb"^Pss_(?:Anon|Shmem):\s*(\d+) kB", re.MULTILINE)  # what several share counts once
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -59,6 +60,23 @@ def usage(pid: int) -> Usage:
         ticks += sum(map(int, fields[11:15]))
         tasks += int(fields[17])
     return Usage(kilobytes / 1024, ticks * _TICK_MS, tasks)
+
+
+def memory_shared_out_mb(pid: int) -> float | None:
+    """The memory of all processes below this one, exactly; slow. None: the kernel does not say."""
+    kilobytes = 0
+    for each in descendants(pid):
+        try:
+            said = (_PROC / str(each) / "smaps_rollup").read_bytes()
+        except OSError as error:
+            if isinstance(error, ProcessLookupError) or not (_PROC / str(each)).exists():
+                continue  # it has ended meanwhile
+            return None
+        found = _SHARED_OUT.findall(said)
+        if said and not found:
+            return None
+        kilobytes += sum(map(int, found))
+    return kilobytes / 1024
 
 
 def disk_mb(folder: Path) -> float:
@@ -115,7 +133,7 @@ class Limits:
 
     def _maybe_over(self) -> str | None:
         used, usual, cpu_ms = usage(self._pid), self._usual, self._plan.cpu_ms
-        if used.memory_mb > self._memory_mb:
+        if used.memory_mb > self._memory_mb and self._is_over_memory():
             return f"used more memory than its limit of {self._memory_mb} MB (memory_mb) and was ended"
         if cpu_ms is not None and used.cpu_ms > cpu_ms:
             return f"used more processor time than its limit of {cpu_ms} ms (cpu_ms) and was ended"
@@ -123,6 +141,11 @@ class Limits:
             many = usual.sandbox_processes
             return f"had more processes and threads than its limit of {many} (limits.sandbox_processes) and was ended"
         return self._maybe_over_disk()
+
+    def _is_over_memory(self) -> bool:
+        """Forked processes share most of what each of them seems to use."""
+        exact = memory_shared_out_mb(self._pid)
+        return exact is None or exact > self._memory_mb
 
     def _maybe_over_disk(self) -> str | None:
         now, home, limit_mb = time.monotonic(), self._plan.home, self._usual.sandbox_disk_mb
