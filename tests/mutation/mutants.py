@@ -214,7 +214,8 @@ class _Maker(ast.NodeVisitor):
 
     def _add(self, node: ast.stmt | ast.expr, change: str, start: int, end: int, text: bytes) -> None:
         line = self._source[self._starts[node.lineno - 1] : self._starts[node.lineno]].decode()
-        about = terms(line) | terms(self._text(node)) | self._decided
+        is_code = isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+        about = terms(self._text(node)) if is_code else terms(line) | terms(self._text(node)) | self._decided
         self.mutants.append(Mutant(self._file, node.lineno, change, start, end, text, about))
 
     def _span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:

@@ -50,7 +50,7 @@ class Tree:
         """The lines of functions that the tests execute. Being followed is slow: whether they pass says nothing."""
         self._lines.touch()
         try:
-            self.run(tests, seconds)
+            self._pytest(tests, seconds)
             said = self._lines.read_text().splitlines()
         finally:
             self._lines.unlink()
@@ -59,7 +59,10 @@ class Tree:
 
     def run(self, tests: list[str], seconds: float) -> bool | None:
         """Whether the tests pass; None when they do not end in time."""
-        command = [str(self._python), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        return self._pytest(["-x", *tests], seconds)
+
+    def _pytest(self, arguments: list[str], seconds: float) -> bool | None:
+        command = [str(self._python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         started = subprocess.Popen(
             command, cwd=self.root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )

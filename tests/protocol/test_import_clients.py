@@ -129,6 +129,8 @@ def test_a_file_of_vs_code_with_the_common_key_is_read_with_a_note() -> None:
     reading = read("vscode", {"mcpServers": {"a": {"command": "x"}}})
     assert [each.name for each in reading.entries] == ["a"]
     assert [note.code for note in reading.notes] == ["root_key"]
+    own = read("vscode", {"mcp": {"servers": {"b": {"command": "x"}}}, "mcpServers": {"a": {"command": "x"}}})
+    assert ([each.name for each in own.entries], own.notes) == (["b"], ())
 
 
 @pytest.mark.req("AIP-import-2")
