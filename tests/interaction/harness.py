@@ -210,6 +210,10 @@ class Answer:
         return self.events[-1]
 
 
+# What a client declares to be told all that MCP-AX says of a tool, in either era.
+KNOWS_AX = {"extensions": {"dev.interlock/ax": {}}, "experimental": {"dev.interlock/ax": {}}}
+
+
 class Wire:
     """One client on one keep-alive connection."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.interaction.fleet import LINKS, Fleet, stdio_table
-from tests.interaction.harness import running_node
+from tests.interaction.harness import KNOWS_AX, running_node
 from tests.interaction.offers import DECLARED, command
 from tests.interaction.peers import LEGACY, MODERN, HttpPeer
 
@@ -64,7 +64,7 @@ async def tools(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[
     found = {}
     with running_node(tmp_path_factory.mktemp("rich"), servers, rule("*.ruled", RULED)) as node:
         for era, version in VERSIONS.items():
-            async with await HttpPeer(f"{node.url}/mcp", version).greet() as peer:
+            async with await HttpPeer(f"{node.url}/mcp?names=safe", version).greet(KNOWS_AX) as peer:
                 for tool in (await peer.request("tools/list")).result["tools"]:
                     found[era, tool["_meta"]["x-mcpax-name"]] = tool
         found["withheld", "old"] = node.link("old")
@@ -128,9 +128,9 @@ async def test_a_tool_whose_capability_cannot_be_read_is_withheld(
 
 @pytest.mark.parametrize("front", ["http-legacy", "http-modern"])
 async def test_every_listed_tool_can_be_judged_without_knowing_where_it_is(fleet: Fleet, front: str) -> None:
-    async with fleet.peer(front) as peer:
+    async with fleet.peer(front, KNOWS_AX) as peer:
         listed = (await peer.request("tools/list")).result["tools"]
-    assert {tool["name"].partition("__")[0] for tool in listed} == set(LINKS)
+    assert {tool["name"].partition(".")[0] for tool in listed} == set(LINKS)
     for tool in listed:
         assert {"latency_class", "mutable", "reversible"} <= capability(tool).keys()
         assert {"readOnlyHint", "destructiveHint", "idempotentHint"} <= tool["annotations"].keys()

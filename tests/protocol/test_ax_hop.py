@@ -1,11 +1,19 @@
 """Does a hop change only what MCP-AX lets it change in a tool's metadata, and believe only what the sender may say?"""
 
 import json
+from typing import Any
 
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.ax.capability import Availability, Capability, LatencyClass, as_object, read_capability
+from interlock.protocol.ax.capability import (
+    Availability,
+    Capability,
+    LatencyClass,
+    as_object,
+    needed_hints,
+    read_capability,
+)
 from interlock.protocol.ax.hop_metadata import (
     ADOPTED,
     Offer,
@@ -13,6 +21,7 @@ from interlock.protocol.ax.hop_metadata import (
     at_its_strictest,
     declared_values,
     degraded_meta,
+    lean_meta,
     least_latency_class,
     published_annotation,
     raise_to_hop,
@@ -20,6 +29,7 @@ from interlock.protocol.ax.hop_metadata import (
     timeout_s,
 )
 from interlock.protocol.ax.uris import is_nested, maybe_own_uri, show_uri
+from interlock.protocol.jsonrpc.codec import encode_value
 
 LEAF = Offer(kind="leaf")
 AGGREGATOR = Offer(kind="aggregator")
@@ -215,3 +225,85 @@ def test_a_uri_of_the_tree_has_valid_segments(uri: str) -> None:
 )
 def test_what_only_looks_like_a_uri_of_the_tree_is_none(uri: str) -> None:
     assert not is_nested(uri)
+
+
+# What ordinary clients are told
+
+NOTHING = {
+    "latency_class": "standard",
+    "consistency": "best_effort",
+    "mutable": True,
+    "reversible": False,
+    "idempotent": False,
+    "transport": "native",
+    "auth_scope": "write",
+    "cost_class": "free",
+    "availability": "always",
+    "schema_version": "0.0.0",
+}
+FINAL = {"x-mcpax-hops": 1, "x-mcpax-safety": "irreversible_mutable", "x-mcpax-gated": True}
+READS = {"mutable": False, "reversible": True, "auth_scope": "read"}
+
+
+@pytest.mark.req("AX-3.2-2")
+@pytest.mark.parametrize(
+    ("capability", "marks", "annotations", "left"),
+    [
+        ({}, FINAL, None, {}),
+        ({}, FINAL, {"readOnlyHint": False, "title": "T"}, {}),
+        (READS, {"x-mcpax-hops": 1}, {"readOnlyHint": True}, {}),
+        ({"reversible": True, "idempotent": True}, {}, {"destructiveHint": False, "idempotentHint": True}, {}),
+        # What the hints do not say.
+        (READS, {"x-mcpax-hops": 1}, None, {"x-mcpax-capability": READS}),
+        ({"latency_class": "slow"}, FINAL, None, {"x-mcpax-capability": {"latency_class": "slow"}}),
+        ({"x-vendor": [1], "nothing": None}, FINAL, None, {"x-mcpax-capability": {"x-vendor": [1], "nothing": None}}),
+        # Marks that the capability does not bring with it.
+        (
+            {},
+            {"x-mcpax-hops": 3, "x-mcpax-safety": "irreversible_mutable"},
+            None,
+            {"x-mcpax-hops": 3, "x-mcpax-gated": False},
+        ),
+        (
+            READS,
+            {"x-mcpax-safety": "irreversible_mutable", "x-mcpax-gated": True},
+            {"readOnlyHint": True},
+            {"x-mcpax-safety": "irreversible_mutable", "x-mcpax-gated": True},
+        ),
+        (
+            {"availability": "degraded"},
+            {**FINAL, "x-mcpax-declared": {"availability": "always"}},
+            None,
+            {"x-mcpax-capability": {"availability": "degraded"}, "x-mcpax-declared": {"availability": "always"}},
+        ),
+    ],
+)
+def test_only_what_differs_from_the_defaults_is_told_to_those_who_do_not_ask(
+    capability: dict[str, Any], marks: dict[str, Any], annotations: Any, left: dict[str, Any]
+) -> None:
+    meta = {"x-mcpax-capability": raw({**NOTHING, **capability}), **marks}
+    assert json.loads(encode_value(lean_meta(meta, annotations))) == left
+
+
+@pytest.mark.parametrize(
+    ("published", "given", "needed"),
+    [
+        ({"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False}, None, {}),
+        (
+            {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True},
+            None,
+            {"readOnlyHint": True, "idempotentHint": True},
+        ),
+        ({"readOnlyHint": False, "destructiveHint": False}, {"idempotentHint": True}, {"destructiveHint": False}),
+        (
+            {"readOnlyHint": False, "destructiveHint": True},
+            {"readOnlyHint": True, "destructiveHint": False},
+            {"readOnlyHint": False, "destructiveHint": True},
+        ),
+        ({"destructiveHint": False}, {"readOnlyHint": True}, {}),
+    ],
+)
+def test_hints_that_say_what_mcp_says_anyway_are_not_needed(
+    published: dict[str, bool], given: Any, needed: dict[str, bool]
+) -> None:
+    assert needed_hints(published, given) == needed

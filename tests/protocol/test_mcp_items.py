@@ -31,7 +31,7 @@ def shown(text: bytes, server: Era, client: Era, **rest: Any) -> bytes:
 @pytest.mark.parametrize("client", Era)
 def test_a_tool_keeps_its_place_and_bytes_for_everything_but_its_name(server: Era, client: Era) -> None:
     text = rb'{"x-new":[1.0, 2],"name":"t","title":"\u00e9","inputSchema":%b,"icons":[]}' % SCHEMA
-    expected = rb'{"x-new":[1.0, 2],"name":"s__t","title":"\u00e9","inputSchema":%b,"icons":[],"_meta":{}}' % SCHEMA
+    expected = rb'{"x-new":[1.0, 2],"name":"s__t","title":"\u00e9","inputSchema":%b,"icons":[]}' % SCHEMA
     assert shown(text, server, client) == expected
 
 
@@ -76,7 +76,7 @@ def test_an_output_schema_of_no_object_is_left_out_for_legacy_clients(schema: by
 def test_within_an_era_nothing_is_left_out(era: Era) -> None:
     members = item(b'{"name":"t","inputSchema":{"properties":{"a":true}},"execution":{ },"outputSchema":{ }}')
     written = tool_item(members, name="t", meta={}, hints={}, server=era, client=era)
-    assert json.loads(written) == {key: json.loads(bytes(value)) for key, value in members.items()} | {"_meta": {}}
+    assert json.loads(written) == {key: json.loads(bytes(value)) for key, value in members.items()}
 
 
 def test_an_output_schema_of_an_object_passes() -> None:

@@ -33,7 +33,10 @@ from interlock.runtime.trust.registrant import RegistrantIdentity
 
 __all__ = ["Client", "House", "Leaf", "Wires", "chain", "house", "move", "real_patience", "still", "tool", "turns"]
 
-STAMP = {META + "protocolVersion": MODERN, META + "clientCapabilities": {}}
+STAMP = {
+    META + "protocolVersion": MODERN,
+    META + "clientCapabilities": {"extensions": {"dev.interlock/ax": {}}},
+}
 
 
 class House:

@@ -37,17 +37,14 @@ async def test_a_changed_annotation_shows_at_the_root_and_tells_no_client(tmp_pa
         await root.until_listed(NAME)
         await root.until_listed("l2.l3.notifications_dropped")
         assert shown(root) == {"latency_class": "fast", "consistency": "strong"}
-        async with await HttpPeer.legacy(f"{root.url}/mcp") as peer:
+        known = {"experimental": {"dev.interlock/ax": {}}}
+        async with await HttpPeer.legacy(f"{root.url}/mcp", known) as peer:
             await peer.listen()
             await offer(leaf, offered(consistency="eventual", latency_class="slow"))
             await until(lambda: shown(root) == {"latency_class": "slow", "consistency": "eventual"})
             await offer(leaf, offered("Reads more.", consistency="best_effort", latency_class="slow"))
             await peer.hear(CHANGED)
-            (listed,) = [
-                one
-                for one in (await peer.request("tools/list")).result["tools"]
-                if one["_meta"].get("x-mcpax-name") == NAME
-            ]
+            (listed,) = [one for one in (await peer.request("tools/list")).result["tools"] if one["name"] == NAME]
             assert listed["description"] == "Reads more."
             assert listed["_meta"]["x-mcpax-capability"]["consistency"] == "best_effort"
             assert peer.heard(CHANGED) == []  # the one for the description was the only one

@@ -279,7 +279,7 @@ async def test_every_tool_says_how_long_it_takes_and_what_it_changes(tmp_path: P
     async with (
         levels(tmp_path, 3, said) as tree,
         bare(tree[-1], "leaf", tools=[silent], authority="dns:all.example"),
-        await HttpPeer.legacy(f"{tree[0].url}/mcp") as peer,
+        await HttpPeer.legacy(f"{tree[0].url}/mcp", {"experimental": {"dev.interlock/ax": {}}}) as peer,
     ):
         for name in ("legacy.echo", "modern.echo", "leaf.quiet"):
             await tree[0].until_listed(f"l2.l3.{name}")
@@ -290,4 +290,4 @@ async def test_every_tool_says_how_long_it_takes_and_what_it_changes(tmp_path: P
         assert capability["latency_class"] in ("realtime", "fast", "standard", "slow", "batch")
         assert {type(capability[key]) for key in ("mutable", "reversible", "idempotent")} == {bool}
         hints = one["annotations"]
-        assert hints["readOnlyHint"] is not capability["mutable"] or one["name"].endswith("__echo")
+        assert hints["readOnlyHint"] is not capability["mutable"] or one["name"].endswith(".echo")

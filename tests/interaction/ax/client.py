@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from tests.interaction.harness import RunningNode, Wire, wait_for
+from tests.interaction.harness import KNOWS_AX, RunningNode, Wire, wait_for
 
 
 async def call(node: RunningNode, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ async def listed(node: RunningNode) -> dict[str, dict[str, Any]]:
         with Wire(node, "/mcp?names=qualified") as wire:
             found, cursor = {}, {}
             while True:
-                result = wire.modern("tools/list", cursor).message["result"]
+                result = wire.modern("tools/list", cursor, capabilities=KNOWS_AX).message["result"]
                 found |= {tool["name"]: tool for tool in result["tools"]}
                 if "nextCursor" not in result:
                     return found

@@ -14,7 +14,7 @@ import pytest
 from tests.interaction.ax.bare import bare, tool
 from tests.interaction.ax.client import call, hearing, told
 from tests.interaction.ax.tree import chain
-from tests.interaction.harness import RunningNode, Wire, wait_for
+from tests.interaction.harness import KNOWS_AX, RunningNode, Wire, wait_for
 from tests.servers.start import raw, serving
 
 INTERVAL_S = 2.0
@@ -54,7 +54,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[
 def _shown(node: RunningNode, name: str) -> dict[str, Any]:
     """What the list says of a tool in `_meta`; nothing where it has none."""
     with Wire(node, "/mcp?names=qualified") as wire:
-        tools = wire.modern("tools/list").message["result"]["tools"]
+        tools = wire.modern("tools/list", capabilities=KNOWS_AX).message["result"]["tools"]
     return next((one["_meta"] for one in tools if one["name"] == name), {})
 
 
@@ -91,9 +91,11 @@ async def test_a_leaf_that_misses_heartbeats_is_degraded_at_the_root_and_whole_a
     async with bare(edge, "faint", tools=[tool("read")], heartbeat_interval_ms=interval_ms) as leaf:
         await _until(root, "edge.faint.read", availability="always")
         async with _told_nothing(nodes):
+            leaf.answers = False
             await _until(edge, "faint.read", availability="degraded")
             meta = await _until(root, "edge.faint.read", INTERVAL_S, availability="degraded")
             assert meta["x-mcpax-declared"] == {"availability": "always"}
+            leaf.answers = True
             await leaf.beat()
             meta = await _until(root, "edge.faint.read", INTERVAL_S, availability="always")
             assert "x-mcpax-declared" not in meta

@@ -21,7 +21,7 @@ from tests.interaction.gate.held import (
     proof,
     token,
 )
-from tests.interaction.harness import RunningNode
+from tests.interaction.harness import KNOWS_AX, RunningNode
 
 
 @pytest.fixture(scope="module")
@@ -280,10 +280,11 @@ def test_without_anybody_who_may_approve_calls_are_held_and_the_way_out_is_named
 @pytest.mark.parametrize("mode", ["gated", "open"])
 def test_only_what_changes_something_for_good_is_flagged(tmp_path: Path, era: str, mode: str) -> None:
     extra = ANCHORED.replace('mode = "gated"', f'mode = "{mode}"')
-    with gated_node(tmp_path / "node", Diary(tmp_path / "d"), extra, era) as node, Client(node, era) as client:
-        listed = {
-            tool["_meta"]["x-mcpax-name"]: tool["_meta"] for tool in client.ask("tools/list", {})["result"]["tools"]
-        }
+    with (
+        gated_node(tmp_path / "node", Diary(tmp_path / "d"), extra, era) as node,
+        Client(node, era, capabilities=KNOWS_AX) as client,
+    ):
+        listed = {tool["name"]: tool["_meta"] for tool in client.ask("tools/list", {})["result"]["tools"]}
     flagged = {name for name, meta in listed.items() if meta.get("x-mcpax-safety") == "irreversible_mutable"}
     four = {f"plant.{one}_{other}" for one in ("mutable", "fixed") for other in ("reversible", "final")}
     assert flagged & four == {"plant.mutable_final"}

@@ -23,7 +23,7 @@ from tests.interaction.gate.held import (
     served,
     token,
 )
-from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.interaction.harness import KNOWS_AX, RunningNode, running_node, wait_for
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -152,7 +152,7 @@ def test_only_the_edge_turns_the_demand_into_a_page(nodes: list[RunningNode], di
 @pytest.mark.parametrize("era", ERAS)
 def test_nobody_above_lifts_a_gate_or_its_flags(nodes: list[RunningNode], diary: Diary, era: str) -> None:
     for node, prefix in zip(nodes, ("mid.low.", "low.", ""), strict=True):
-        with Client(node, era) as client:
+        with Client(node, era, capabilities=KNOWS_AX) as client:
             found = listed(client)
             fire = found[f"{prefix}plant.fire"]
             assert (fire["x-mcpax-safety"], fire["x-mcpax-gated"]) == ("irreversible_mutable", True)

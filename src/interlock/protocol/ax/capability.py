@@ -198,6 +198,20 @@ def hints(capability: Capability, annotations: object = None) -> dict[str, bool]
     return {name: value for name, value in filled.items() if name not in given}
 
 
+_HINT_DEFAULTS: Final = dict(zip(HINTS, (False, True, False), strict=True))  # MCP's own
+
+
+def needed_hints(published: Mapping[str, bool], annotations: object) -> dict[str, bool]:
+    """Of `published` those without which MCP's defaults, or the server's own hints, would say something else."""
+    given = annotations if isinstance(annotations, Mapping) else {}
+    read_only = published.get("readOnlyHint", given.get("readOnlyHint")) is True
+    holds = {**_HINT_DEFAULTS, **given}
+    differing = {name: value for name, value in published.items() if holds[name] is not value}
+    if read_only and "destructiveHint" not in given:
+        differing.pop("destructiveHint", None)  # MCP gives it no meaning there
+    return differing
+
+
 def as_object(capability: Capability) -> dict[str, object]:
     """The annotation as decoded JSON: the ten keys in the schema's order, then the extra ones."""
     values = {key: getattr(capability, key) for key in _KEYS}

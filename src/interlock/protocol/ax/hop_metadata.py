@@ -22,6 +22,7 @@ from interlock.protocol.ax.capability import (
     LatencyClass,
     as_object,
     is_claim,
+    read_capability,
 )
 from interlock.protocol.ax.transport_classes import NATIVE
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
@@ -37,6 +38,7 @@ IRREVERSIBLE: Final = "irreversible_mutable"
 LATENCIES_MIN: Final = 20  # calls before their times say anything (9.2, ours)
 HOP_SLACK_S: Final = 0.05  # an outer hop waits longer, so that the innermost times out first (7.3, ours)
 _PREFIX: Final = "x-mcpax-"
+_LEFT_OUT: Final = frozenset((CAPABILITY, HOPS, SAFETY, GATED))  # by `lean_meta`, where they are as usual
 _ORDERED: Final = ("latency_class", "availability")  # what the draft itself orders to be changed
 
 
@@ -166,6 +168,27 @@ def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, 
         CAPABILITY: published_annotation(meta[CAPABILITY], gone),
         **({DECLARED: changed} if changed else {}),
     }
+
+
+def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
+    """A tool's `_meta` for clients that do not ask for MCP-AX (3.2): what its MCP hints and the defaults do not say."""
+    usual, members = read_capability(annotations=annotations), decode_object(meta.get(CAPABILITY, b""))
+    if members is None or isinstance(usual, Invalid):
+        return dict(meta)
+    lean = {key: value for key, value in meta.items() if key not in _LEFT_OUT}
+    default = as_object(usual)
+    said = {key: decode_value(members[key]) for key in default if key in members}
+    differing = {key: raw for key, raw in members.items() if key not in said or said[key] != default[key]}
+    if differing:
+        lean[CAPABILITY] = differing
+    if meta.get(HOPS, 1) > 1:
+        lean[HOPS] = meta[HOPS]
+    is_final = said.get("mutable") is True and said.get("reversible") is False
+    if SAFETY in meta and not is_final:
+        lean[SAFETY] = meta[SAFETY]
+    if (GATED in meta) is not is_final:
+        lean[GATED] = GATED in meta
+    return lean
 
 
 def as_declared(capability: Raw | None, declared: Mapping[str, object]) -> object:

@@ -40,7 +40,8 @@ def tool_item(
             _make_schemas_legacy(shown)
     if hints:
         shown["annotations"] = _merge(item.get("annotations"), hints)
-    shown["_meta"] = _merge(item.get("_meta"), meta)
+    if meta or "_meta" in item:
+        shown["_meta"] = _merge(item.get("_meta"), meta)
     return encode_value(shown)
 
 

@@ -186,7 +186,7 @@ class Members(ABC):
         """It missed two heartbeats. The third ends its session (6.3); where it does not answer either, its calls are
         refused before, so that the tree has settled in under three intervals (13.3)."""
         session = keeper.link.registration
-        answers = await keeper.answers(session.register.heartbeat_interval_ms / 2000)
+        answers = await keeper.answers(session.register.heartbeat_interval_ms / 4000)
         standing = self.engine.maybe_standing(session.segment)
         is_silent = not answers and standing is not None and standing.state is LivenessState.SUSPECT
         if is_silent and standing is not None and standing.session.session_id == session.session_id:

@@ -1,7 +1,7 @@
 """Who is calling: the principal behind a credential, and the caller a request comes from."""
 
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -40,6 +40,9 @@ def principal_for(
     return Principal(name, scope or "write")
 
 
+VIA_AX: Final = "ax"  # a parent, on the link that this node opened
+
+
 class ViewKey(msgspec.Struct, frozen=True):
     """What decides which names a caller sees and in which form. Equal keys share one view and its cached bytes."""
 
@@ -47,6 +50,7 @@ class ViewKey(msgspec.Struct, frozen=True):
     only: str | None = None
     scope: Scope = "write"
     tools: tuple[str, ...] = ("*",)
+    full: bool = True  # all that MCP-AX says of a tool; False: what differs from the defaults
 
 
 class Sink(Protocol):
@@ -155,8 +159,10 @@ class Caller:
         self.seen = None
 
 
-def view_key(principal: Principal, *, only: str | None, names: NameForm, declares_extension: bool) -> ViewKey:
+def view_key(
+    principal: Principal, *, only: str | None, names: NameForm, declares_extension: bool, via: str = ""
+) -> ViewKey:
     """`names` is what the request asked for; then the principal's setting, then what the client declares."""
     form = names if names != "auto" else (principal.names or "auto")
     dotted = form == "qualified" or (form == "auto" and declares_extension)
-    return ViewKey(dotted, only, principal.scope, principal.tools)
+    return ViewKey(dotted, only, principal.scope, principal.tools, full=declares_extension or via == VIA_AX)

@@ -17,14 +17,15 @@ from msgspec import Raw
 
 from interlock.config.plan import Plan
 from interlock.protocol.ax import route as ax_route
-from interlock.protocol.ax.hop_metadata import degraded_meta
+from interlock.protocol.ax.capability import needed_hints
+from interlock.protocol.ax.hop_metadata import degraded_meta, lean_meta
 from interlock.protocol.ax.names import Withheld
 from interlock.protocol.ax.uris import maybe_own_uri, nested_segments, show_uri
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.cursor import encode_cursor
 from interlock.protocol.mcp.eras import Era
-from interlock.protocol.mcp.items import prompt_item, resource_item, tool_item
+from interlock.protocol.mcp.items import maybe_value, prompt_item, resource_item, tool_item
 from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST
 from interlock.protocol.mcp.uri_templates import Matcher
 from interlock.runtime.base.feed import Feed
@@ -90,7 +91,8 @@ class View:
     @property
     def _form(self) -> str:
         """What the bytes of a tool depend on, apart from the tool."""
-        return "original" if self._key.only is not None else "qualified" if self._key.dotted else "alias"
+        names = "original" if self._key.only is not None else "qualified" if self._key.dotted else "alias"
+        return f"{names} full" if self._key.full else names
 
     def forget_pages(self) -> None:
         """Its namespace is not the newest any more."""
@@ -234,15 +236,20 @@ class View:
         return self._parts[route.link.segment].shown.tool(route, era, self._show_tool)
 
     def _show_tool(self, route: Route, era: Era) -> bytes:
-        name = self.show_name(route)
-        meta = route.meta if name == route.qualified else {**route.meta, "x-mcpax-name": route.qualified}
+        name, meta, hints = self.show_name(route), route.meta, route.hints
         if route.capability is not None and self._parts[route.link.segment].shown.items.degraded:
             meta = degraded_meta(meta, route.capability)
+        if not self._key.full:
+            said = maybe_value(route.item, "annotations")
+            hints = needed_hints(hints, said)
+            meta = lean_meta(meta, {**said, **hints} if isinstance(said, dict) else hints)
+        if name != route.qualified:
+            meta = {**meta, "x-mcpax-name": route.qualified}
         return tool_item(
             route.item,
             name=name,
             meta=meta,
-            hints=route.hints,
+            hints=hints,
             server=era_of(route.link),
             client=era,
             tasks=route.link.tasks,

@@ -92,7 +92,7 @@ class LegacyFront:
             return Fault(INVALID_PARAMS, "params.capabilities must be an object")
         experimental = decode_object(offered["experimental"]) if "experimental" in offered else None
         declares = experimental is not None and EXTENSION in experimental
-        key = view_key(principal, only=only, names=names, declares_extension=declares)
+        key = view_key(principal, only=only, names=names, declares_extension=declares, via=via)
         caller = Caller(principal, Era.LEGACY, via, key)
         caller.capabilities = offered
         caller.modern_capabilities = capabilities_to_modern(offered)

@@ -138,7 +138,7 @@ class ModernFront:
         if caller is None or caller.principal is not principal:
             if len(self._callers) > 10_000:
                 self._callers.clear()
-            view = view_key(principal, only=only, names=names, declares_extension=False)
+            view = view_key(principal, only=only, names=names, declares_extension=False, via=via)
             caller = self._callers[key] = Caller(principal, Era.MODERN, via, view)
         return caller
 
@@ -182,7 +182,9 @@ class ModernFront:
         offered = decode_object(meta[META_CAPABILITIES]) or {}
         extensions = decode_object(offered["extensions"]) if "extensions" in offered else None
         declares = extensions is not None and EXTENSION in extensions
-        return view_key(caller.principal, only=caller.key.only, names=names, declares_extension=declares)
+        return view_key(
+            caller.principal, only=caller.key.only, names=names, declares_extension=declares, via=caller.via
+        )
 
     def _list(self, caller: Caller, request: Climbed, params: dict[str, Raw], key: ViewKey, sink: Sink) -> None:
         def answer() -> None:

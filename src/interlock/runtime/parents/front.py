@@ -26,14 +26,13 @@ from interlock.protocol.mcp.ladder import Climbed, climb, climb_alone
 from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE, META_VERSION
 from interlock.runtime.audience import Audience
 from interlock.runtime.calls.call import Call
-from interlock.runtime.calls.caller import Principal
+from interlock.runtime.calls.caller import VIA_AX, Principal
 from interlock.runtime.calls.incoming_route import Hop
 from interlock.runtime.calls.refusals import BUSY
 from interlock.runtime.fronts.legacy import LegacyFront
 from interlock.runtime.fronts.modern import EVENTS, Listener, ModernFront
 from interlock.runtime.fronts.sessions import CHANGED, Session
 
-VIA: Final = "ax"
 NAMES: Final[NameForm] = "qualified"
 RUNNING_MAX: Final = 10_000  # calls and listens of one parent under way
 LISTENS_MAX: Final = 16  # it needs one, and another while that changes
@@ -67,7 +66,7 @@ class UpwardFront:
         self._running: dict[bytes, Call | Listener] = {}
         self._listens = 0
         self._closing = False
-        self.caller = modern.caller(principal, VIA, None, NAMES)
+        self.caller = modern.caller(principal, VIA_AX, None, NAMES)
         self.caller.hop = self._hop
         audience.join(self)
 
@@ -149,7 +148,7 @@ class UpwardFront:
     def _open_session(self, request: Request, greeting: Raw) -> Session | None:
         """None: the request was refused."""
         asked = Request(request.id, INITIALIZE, greeting)
-        opened = self._legacy.initialize(asked, self._principal, VIA, None, NAMES)
+        opened = self._legacy.initialize(asked, self._principal, VIA_AX, None, NAMES)
         if isinstance(opened, Fault):
             self._refuse(request.id, opened)
             return None
