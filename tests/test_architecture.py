@@ -97,7 +97,8 @@ NOTED_ON: dict[str, str] = {
     "dialogue": "interviewer is_gathering lacked questions rounds",
     "open_dialogue": "interviewer is_gathering lacked questions request_digest",
     # an HTTP exchange is between its protocol and its endpoint
-    "exchange": "extra keep on_gone running streams_only",
+    "exchange": "extra keep on_gone running session streams_only",
+    "output": "on_gone",
     "head": "caller decision",
     # what a client says of itself when it greets
     "caller": "asker calls capabilities client hop log_level modern_capabilities seen view",

@@ -70,9 +70,8 @@ async def test_the_http_request_of_a_cancelled_legacy_call_ends(fleet: Fleet, li
 
 
 @pytest.mark.parametrize("link", LINKS)
-@pytest.mark.parametrize("front", ["http-legacy", "http-modern"])
-async def test_a_client_that_closes_its_connection_cancels_its_call(fleet: Fleet, front: str, link: str) -> None:
-    async with fleet.peer(front) as peer:
+async def test_a_modern_client_that_closes_its_connection_cancels_its_call(fleet: Fleet, link: str) -> None:
+    async with fleet.peer("http-modern") as peer:
         ongoing, waiting = await hold(peer, link)
         await peer.hang_up(ongoing)
         await assert_cancelled(peer, link, waiting)

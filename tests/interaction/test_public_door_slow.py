@@ -58,12 +58,8 @@ def test_clients_that_do_not_read_delay_nobody(node: RunningNode) -> None:
 
 
 def test_an_answer_in_the_making_is_given_up_when_the_client_has_gone(node: RunningNode) -> None:
-    session, idle = legacy_session(node), ids(node, "good__waiting")
-    waits = {
-        "gone": call("good__wait"),
-        "reset": call("good__wait"),
-        "legacy": legacy(session, "tools/call", {"name": "good__wait", "arguments": {}}),
-    }
+    idle = ids(node, "good__waiting")
+    waits = {"gone": call("good__wait"), "reset": call("good__wait")}
     with contextlib.ExitStack() as open_connections:
         opened = {name: open_connections.enter_context(Rude(node)).send(data) for name, data in waits.items()}
         wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == len(waits))

@@ -80,6 +80,7 @@ class Principal:
 
     def close(self) -> None:
         self.stream.socket.close()
+        ask(self.node, request("DELETE", "/mcp", legacy_headers(self.session, authorization=self.authorization)))
 
 
 @pytest.fixture

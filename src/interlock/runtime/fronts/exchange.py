@@ -99,18 +99,26 @@ class Exchange(msgspec.Struct, eq=False):
     ended: bool = False
     running: Any = None  # the Call that is cancelled when the client goes
     on_gone: Callable[[], None] | None = None
+    session: Any = None  # the legacy Session whose call goes on without the connection
+    log: Any = None  # the StreamLog by which the client may take up the stream again
 
     # Sink
 
     def emit(self, message: bytes) -> None:
-        if self.ended:
+        if self.ended and self.log is None:
             return
         if not self.streaming:
             self.open_stream()
-        self.send_chunk(encode_event(message, event=b"message"))
+        if self.log is not None:
+            self.log.add(message)
+        else:
+            self.send_chunk(encode_event(message, event=b"message"))
 
     def answer(self, message: bytes, status: int = 200) -> None:
         if self.ended:
+            if self.log is not None:
+                self.log.add(message)
+                self.log.finish()
             return
         if self.streaming or (self.streams_only and status == 200):
             self.emit(message)
@@ -132,6 +140,8 @@ class Exchange(msgspec.Struct, eq=False):
             if not self.streaming:
                 self.open_stream()
             self.end_stream()
+        elif self.log is not None:
+            self.log.finish()
 
     # The rest of HTTP
 
@@ -152,6 +162,8 @@ class Exchange(msgspec.Struct, eq=False):
         self.streaming = True
         how = b"transfer-encoding: chunked\r\n" if self.head.chunks else b"connection: close\r\n"
         self.protocol.transport.write(_STREAM_HEAD % (self.extra + how))
+        if self.session is not None:
+            self.log = self.session.open_log(self)
 
     def send_chunk(self, data: bytes) -> None:
         if not self.ended:
@@ -164,6 +176,13 @@ class Exchange(msgspec.Struct, eq=False):
             if self.head.chunks:
                 self.protocol.transport.write(b"0\r\n\r\n")
             self.protocol.on_finished(self)
+            if self.log is not None:
+                self.log.finish()
+
+    def abandon(self) -> None:
+        """The client goes on elsewhere."""
+        self.protocol.transport.close()
+        self.on_lost()
 
     def on_lost(self) -> None:
         """The connection was lost."""
@@ -172,7 +191,10 @@ class Exchange(msgspec.Struct, eq=False):
         self.ended = True
         running, on_gone = self.running, self.on_gone
         self.running = self.on_gone = None  # no circles: what is gone must not wait for the collector
-        if running is not None:
+        if self.log is not None:
+            self.log.leave(self)
+        # MCP 2025-11-25, Streamable HTTP: to a legacy client a lost connection is no cancellation.
+        if running is not None and (self.session is None or not self.session.may_go_on()):
             running.cancel("the client disconnected")
         if on_gone is not None:
             on_gone()

@@ -254,6 +254,10 @@ class PublicEndpoint:
             exchange.reply(204)
             return
         exchange.open_stream()
+        had = session.logs.maybe_after(session.id, exchange.head.headers.get(b"last-event-id", b""))
+        if had is not None:
+            had[0].take_up(exchange, had[1])
+            return
         exchange.on_gone = lambda: session.detach(exchange)
         session.attach(exchange)
 
@@ -307,6 +311,7 @@ class PublicEndpoint:
         if plain is not None and principal.ceiling is None:
             session = self._session_of(exchange, principal)
             if session is not None:
+                exchange.session = session
                 call = self._legacy.request(session, *plain, exchange)
                 if not exchange.ended:
                     exchange.running = call
@@ -332,6 +337,7 @@ class PublicEndpoint:
                 params = decode_object(message.params) or {}
                 if self._is_beyond(session.caller, message.method, params, exchange):
                     return
+            exchange.session = session
             call = self._legacy.handle(session, message, exchange)
             if not exchange.ended:
                 exchange.running = call

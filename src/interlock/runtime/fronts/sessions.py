@@ -29,9 +29,12 @@ from interlock.protocol.mcp.methods import (
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import passes_level
 from interlock.runtime.calls.caller import Asked, Caller, Sink
+from interlock.runtime.fronts.exchange import Exchange
+from interlock.runtime.fronts.stream_log import StreamLog, StreamLogs
 
 CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
 SESSIONS_MAX: Final = 10_000
+UNCONNECTED_MAX: Final = 64  # calls of one session under way, when one more loses its connection
 # A client that keeps tasks for servers is asked about them too.
 _ASKABLE: Final = {**ASKED_OF_CLIENT, **dict.fromkeys((TASKS_GET, TASKS_RESULT, TASKS_CANCEL), "tasks")}
 
@@ -39,7 +42,8 @@ _ASKABLE: Final = {**ASKED_OF_CLIENT, **dict.fromkeys((TASKS_GET, TASKS_RESULT, 
 class Session:
     """Also the Asker of its calls and a Member of the audience."""
 
-    def __init__(self, session_id: str, caller: Caller, version: str, now: float) -> None:
+    def __init__(self, session_id: str, caller: Caller, version: str, now: float, logs: StreamLogs) -> None:
+        self.logs = logs
         self.id = session_id
         self.caller = caller
         self.version = version
@@ -99,6 +103,15 @@ class Session:
             self.tell(encode_notification(notice.method.encode(), bytes(notice.params)))
         elif self.caller.log_level is None or passes_level(plain.params, self.caller.log_level):
             self.tell(encode_notification(plain.method.encode(), bytes(plain.params)))
+
+    # Calls without a connection
+
+    def open_log(self, stream: Exchange) -> StreamLog:
+        return self.logs.open(self.id, stream)
+
+    def may_go_on(self) -> bool:
+        """Whether a call goes on whose connection was lost."""
+        return len(self.caller.calls or ()) <= UNCONNECTED_MAX
 
     # Asking
 
@@ -164,12 +177,13 @@ class Sessions:
         self._idle_s = idle_s
         self._on_end = on_end
         self.by_id: dict[str, Session] = {}
+        self._logs = StreamLogs()
 
     def open(self, caller: Caller, version: str) -> Session | None:
         """None when the node has as many as it can hold."""
         if len(self.by_id) >= SESSIONS_MAX and not self.expire() and not self._evict():
             return None
-        session = Session(secrets.token_urlsafe(24), caller, version, self._clock.now())
+        session = Session(secrets.token_urlsafe(24), caller, version, self._clock.now(), self._logs)
         self.by_id[session.id] = session
         return session
 
@@ -183,6 +197,7 @@ class Sessions:
     def close(self, session: Session, reason: str) -> None:
         if self.by_id.pop(session.id, None) is not None:
             session.end(reason)
+            self._logs.forget(session.id)
             self._on_end(session)
 
     def _evict(self) -> bool:
@@ -195,7 +210,9 @@ class Sessions:
 
     def expire(self) -> int:
         """End what was idle too long: no stream, no call, nothing heard. Returns how many."""
-        before = self._clock.now() - self._idle_s
+        now = self._clock.now()
+        self._logs.sweep(now)
+        before = now - self._idle_s
         idle = [
             session
             for session in self.by_id.values()
