@@ -114,10 +114,10 @@ def test_a_class_is_raised_and_never_lowered() -> None:
 
 @pytest.mark.req("AX-9.2-3")
 def test_the_timeout_follows_the_class_with_slack_for_the_hops_below() -> None:
-    fast = capability(latency_class="fast")
-    assert timeout_s(fast, 1) == 5.0
-    assert timeout_s(fast, 3) == pytest.approx(5.1)
-    assert timeout_s(capability(latency_class="batch"), 3) is None
+    assert timeout_s(LatencyClass.FAST, 1, 300.0) == 5.0
+    assert timeout_s(LatencyClass.FAST, 3, 300.0) == pytest.approx(5.1)
+    assert timeout_s(LatencyClass.BATCH, 3, 300.0) is None
+    assert timeout_s(None, 3, 200.0) == pytest.approx(200.1)
 
 
 FULL = as_object(capability(mutable=False, latency_class="realtime", schema_version="1.2.3"))
