@@ -155,3 +155,24 @@ async def test_a_retry_cancelled_while_its_answers_wait_gives_none(here: Place) 
             pass
     assert "cut" not in (await here.tally("web"))["finished"]
     assert here.held() == dict.fromkeys(here.held(), 0)
+
+
+async def test_a_level_goes_with_the_last_client_that_wanted_it(here: Place) -> None:
+    """What a client asked for outlives it in no server, and what others ask for stays."""
+    level = here.node.calls.keepers["pipe"].log_level
+    loud, calm = LegacyClient(here.node), LegacyClient(here.node)
+    await calm.ask("logging/setLevel", {"level": "warning"}).result()
+    await loud.ask("logging/setLevel", {"level": "debug"}).result()
+    assert level._level == "debug"
+    here.node.fronts.legacy.sessions.close(loud.session, "gone")
+    assert level._level == "warning"
+    here.node.fronts.legacy.sessions.close(calm.session, "gone")
+    assert level._level == log_level.QUIET
+
+
+async def test_a_sessions_level_silences_no_request(here: Place) -> None:
+    await log_at(here, "pipe", "debug").result()
+    await LegacyClient(here.node).ask("logging/setLevel", {"level": "error"}).result()
+    told = log_at(here, "pipe", "debug")
+    await told.result()
+    assert logged(told) == ["debug"]

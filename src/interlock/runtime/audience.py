@@ -60,6 +60,8 @@ class Audience:
 
     def leave(self, member: Member) -> None:
         self.members.discard(member)
+        if member.caller.log_level is not None:
+            self.log_levels_changed()
         for (segment, uri), watchers in list(self._watching.items()):
             if member in watchers:
                 self.unwatch(member, segment, uri)
@@ -147,9 +149,8 @@ class Audience:
     def log_levels_changed(self) -> list[Heard]:
         """What is to be waited for until every server has taken its level."""
         level = self.wanted_log_level()
-        if level is None:
-            return []
-        return [heard for keeper in self._keepers.values() if (heard := keeper.log_level.set(level)) is not None]
+        heard = [keeper.log_level.set(level) for keeper in self._keepers.values()]
+        return [one for one in heard if one is not None]
 
     def log(self, link: ConnectedLink, params: Raw, with_tasks: set[str]) -> None:
         """Tells the members that asked for logs, unless it may belong to another principal's call or task."""

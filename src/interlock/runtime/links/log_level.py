@@ -10,6 +10,7 @@ from interlock.protocol.mcp.methods import LOG_RANK, SET_LEVEL
 from interlock.runtime.calls.call import Inquiry, Outcome
 from interlock.runtime.links.connected_link import ConnectedLink
 
+QUIET: Final = "emergency"  # what a server is told once no client wants its logs any more
 TAKEN_S: Final = 2.0  # a log line is worth no longer wait
 
 Heard = asyncio.Future[Response | Fault]
@@ -19,20 +20,33 @@ class LogLevel:
     def __init__(self, link: ConnectedLink) -> None:
         self._link = link
         self._level: str | None = None
+        self._of_sessions: str | None = None
+        self._of_requests: str | None = None  # of 2026-07-28, each of which names its own
         self._heard: Heard | None = None
 
-    def set(self, level: str) -> Heard | None:
-        """Done when the server has taken the level it was told, or had its time; None when it has already."""
+    def set(self, level: str | None) -> Heard | None:
+        """What sessions want; None: nothing. Done when the server has taken what it was told, or had its time; None
+        when it has already."""
+        self._of_sessions = level
+        return self._settle()
+
+    def want(self, level: str) -> Heard | None:
+        """At least this much: each client hears only what it asked for, whatever the server says."""
+        self._of_requests = (
+            level if self._of_requests is None else min(level, self._of_requests, key=lambda one: LOG_RANK[one])
+        )
+        return self._settle()
+
+    def _settle(self) -> Heard | None:
+        wanted = [level for level in (self._of_sessions, self._of_requests) if level is not None]
+        level = min(wanted, key=lambda one: LOG_RANK[one]) if wanted else None
+        if level is None and self._level is not None:
+            level = QUIET
         if level != self._level:
             self._level = level
             self.say()
         heard = self._heard
         return None if heard is None or heard.done() else heard
-
-    def want(self, level: str) -> Heard | None:
-        """At least this much: each client hears only what it asked for, whatever the server says."""
-        known = self._level
-        return self.set(level if known is None or LOG_RANK[level] < LOG_RANK[known] else known)
 
     def say(self) -> None:
         facts = self._link.facts
