@@ -604,6 +604,8 @@ def test_an_aggregator_over_a_link_that_is_not_secure_is_refused_now_or_when_it_
     step = aggregator.beat("s2", plain, subtree_ids=(uuid(1),))
     assert code(step.answer) == INSECURE
     assert names(step.events) == ["Ended", "Vanished"]
+    assert isinstance(step.events[0], Ended)
+    assert step.events[0].reason == "link_insecure"
     assert aggregator.engine.standings() == ()
 
 

@@ -58,6 +58,7 @@ async def test_a_path_that_leads_elsewhere_than_it_reads_is_refused(path: str) -
     assert await judge("http://127.0.0.1:9/mcp/a.b/c%20d", allowed, GUEST) == ("127.0.0.1",)
 
 
+@pytest.mark.req("AX-3.1-3")
 async def test_a_name_that_leads_elsewhere_later_is_not_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = cast(Any, None)
     dialling = dial_back._Judging(cast(Any, _Link()), nothing, nothing, Loss(), (NAMED,), GUEST)
@@ -68,6 +69,7 @@ async def test_a_name_that_leads_elsewhere_later_is_not_dialled(monkeypatch: pyt
         await dialling._maybe_address()
 
 
+@pytest.mark.req("AX-3.1-3")
 async def test_a_name_under_a_star_never_leads_into_a_private_network(monkeypatch: pytest.MonkeyPatch) -> None:
     star, asked = ("https://*.example.invalid/mcp",), "https://sub.example.invalid/mcp"
     _leads_to(monkeypatch, "1.1.1.1")
@@ -79,6 +81,7 @@ async def test_a_name_under_a_star_never_leads_into_a_private_network(monkeypatc
     assert await judge(NAMED, (NAMED,), tunnelled) == (), "what the operator names may move"
 
 
+@pytest.mark.req("AX-3.1-3")
 async def test_the_address_that_was_judged_is_the_one_connected_to() -> None:
     came = asyncio.Event()
 

@@ -106,6 +106,8 @@ async def test_a_server_that_dies_fails_its_open_calls_at_once_and_the_next_runs
         (noted,) = [each for each in caplog.messages if error["data"]["ref"] in each]
         assert "upstream_error" in noted
         assert "3" in noted
+    recorded = [row["outcome"] for row in await here.rows() if row["method"] == "driver.invoked"]
+    assert recorded == ["upstream_error"] * 3
     assert lending.lent == 0
     await here.node.calls.keepers["mortal"].usable_within(10)
     assert (await here.call("test__play", {"label": "after"}).result())["structuredContent"]["done"] == "after"

@@ -50,7 +50,7 @@ async def test_the_example_of_the_draft_is_accepted_to_the_letter(node: RunningN
     await leaf.stop()
 
 
-@pytest.mark.req("AX-6.1-1")
+@pytest.mark.req("AX-6.1-1", "AX-3.1-3")
 @pytest.mark.parametrize(
     ("first", "code"),
     [
@@ -76,7 +76,7 @@ async def test_whatever_comes_before_a_registration_is_refused_and_closed(
     assert "a" not in await _segments(node)
 
 
-@pytest.mark.req("AX-1.3-1")
+@pytest.mark.req("AX-1.3-1", "AX-3.1-3")
 async def test_a_binary_agentx_pdu_closes_the_connection(node: RunningNode) -> None:
     before = await _segments(node)
     socket = await connect(node)
@@ -86,6 +86,7 @@ async def test_a_binary_agentx_pdu_closes_the_connection(node: RunningNode) -> N
     assert await _segments(node) == before
 
 
+@pytest.mark.req("AX-3.1-3")
 async def test_silence_is_closed_after_the_time_for_registering(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, settings={intervals.REGISTER_WITHIN_S: 1.0}) as node:
         began = asyncio.get_running_loop().time()
@@ -95,6 +96,7 @@ async def test_silence_is_closed_after_the_time_for_registering(tmp_path: Path) 
         assert (socket.close_code, socket.close_reason) == (1008, "no mcpax/register within 1 s")
 
 
+@pytest.mark.req("AX-3.1-3")
 @pytest.mark.parametrize("protocols", [None, ["mcp"], ["mcpax.v2"]])
 async def test_another_subprotocol_is_refused_before_the_upgrade(node: RunningNode, protocols: Any) -> None:
     with pytest.raises(websockets.InvalidStatus) as refused:
