@@ -2,7 +2,7 @@
 
 For a sample of ledger entries, lines that their tied tests execute are changed, one at a time, in a copy of the tree,
 and the tied tests of that entry alone are run. A mutant that they do not notice survived. The lines are those in which
-a term of the entry stands (an error, a key, a limit), and the conditions that decide about them, without what most of
+a term of the entry stands (an error, a key, a limit), and the conditions that decide about them, without what much of
 the sample executes. The same seed and sources give the same sample. See CONTRIBUTING.md for how to read the result.
 """
 
@@ -29,7 +29,7 @@ FOLLOWED_S = 300.0  # the same tests with every line followed
 FUNCTIONS_MAX = 5  # of an entry: those closest to what it says
 NEAR = 0.5  # a function that is less close than this share of the closest is left out
 POOL = 3  # mutants are drawn from so many times more lines: those closest to what the entry says
-COMMON_SHARE = 0.5  # a line that more of the sample executes belongs to no entry
+COMMON_SHARE = 0.25  # a line that more of the sample executes belongs to no entry
 COMMON_FROM = 5  # entries
 LINES_MAX = 30  # a term in more lines than this, or in more entries than the next, stands for none of them
 ENTRIES_MAX = 10
