@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 from tests.interaction.gate.held import ADA, MARK
 from tests.runtime.test_gate_kept import Here, find_tool, house
+from tests.runtime.test_link_items import House, listing, tool
 
+from interlock.config.plan import GatePlan
 from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.approvals.digests import signed_digest
+from interlock.protocol.ax.confirmation.claims import Claims
 from interlock.protocol.ax.confirmation.held_call import Presented
+from interlock.protocol.ax.hop_metadata import ADOPTED, Offer
 from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.runtime.catalog.routes import _NoRulings
 
 
 async def relist(here: Here, what: str, tool: str | None = None) -> None:
@@ -49,7 +55,7 @@ async def is_held(here: Here, tool: str = "fire") -> Any:
 
 
 @pytest.mark.req("AX-11.3-14")
-@pytest.mark.parametrize("what", ["read_only", "undoable", "immutable"])
+@pytest.mark.parametrize("what", ["read_only", "undoable", "immutable", "partly"])
 async def test_a_tool_that_says_it_is_harmless_by_now_is_held_until_a_person_accepts_that(
     tmp_path: Path, what: str
 ) -> None:
@@ -63,6 +69,7 @@ async def test_a_tool_that_says_it_is_harmless_by_now_is_held_until_a_person_acc
         assert await is_held(here)
         assert not here.diary.read()
         asked = await question(here)
+        assert asked.digest == route.digest
         assert "claims less" in (asked.reason or "")
         await decide(here, asked, "accept")
         await here.until(lambda: not getattr(find_tool(here, "plant.fire"), "is_held", True))
@@ -129,3 +136,36 @@ async def test_the_operators_own_word_stands_above_both(tmp_path: Path) -> None:
     async with house(tmp_path, rule) as here:
         await relist(here, "undoable")
         assert not await is_held(here)
+
+
+class Changed(_NoRulings):
+    """Every definition has changed; what was accepted of it could not be undone."""
+
+    def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
+        return DefinitionState.CHANGED
+
+    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
+        return Claims(is_open=False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "offer", "held"),
+    [
+        ("gated", ADOPTED, True),
+        ("gated", Offer(kind="aggregator"), True),
+        ("defer", Offer(kind="aggregator"), False),
+        ("defer", Offer(kind="leaf"), True),
+        ("defer", ADOPTED, True),
+        ("open", ADOPTED, False),
+    ],
+)
+async def test_a_looser_claim_counts_at_once_only_from_a_node_that_is_left_to_decide(
+    mode: Any, offer: Offer, held: bool
+) -> None:
+    made = House(gate=GatePlan(mode=mode))
+    made.catalog._rulings = Changed()
+    harmless = tool("act", {"mutable": False, "reversible": True})
+    await made.catalog.stock(made.link("s", offer), listing(harmless))
+    route = made.routes()["s.act"]
+    assert route.is_held is held
+    assert route.is_unaccepted is (mode == "open" or held)

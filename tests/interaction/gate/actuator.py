@@ -29,6 +29,9 @@ CHANGES = {
     "annotations": f'{SCHEMA},"annotations":{{"destructiveHint":true,"idempotentHint":true}}',
     "capability": f'{SCHEMA},{HINT},"_meta":{{"x-mcpax-capability":{{"cost_class":"expensive"}}}}',
     "read_only": f'{SCHEMA},"annotations":{{"readOnlyHint":true}}',
+    "partly": (
+        f'{SCHEMA},"annotations":{{"readOnlyHint":true}},"_meta":{{"x-mcpax-capability":{{"cost_class":"free"}}}}'
+    ),
     "undoable": f'{SCHEMA},"annotations":{{"destructiveHint":false}}',
     "immutable": f'{SCHEMA},{HINT},"_meta":{{"x-mcpax-capability":{{"mutable":false,"reversible":true}}}}',
     "flagged": f'{SCHEMA},"annotations":{{"readOnlyHint":true}},"_meta":{{"x-mcpax-safety":"irreversible_mutable"}}',

@@ -504,8 +504,10 @@ class _LinkItemsBuilder:
         return look
 
     def _maybe_stricter(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> Claims | None:
-        """What was accepted, where the changed definition claims less: a server does not lift its own gate."""
-        if look is not DefinitionState.CHANGED:
+        """What was accepted, where the changed definition claims less: a server does not lift its own gate. A node that
+        `defer` believes is believed: a person said it there."""
+        is_left_to_it = self._plan.gate.mode == "defer" and self._offer.is_aggregator and self._offer.proved
+        if look is not DefinitionState.CHANGED or is_left_to_it:
             return None
         accepted = self._rulings.maybe_accepted(self._link.segment, snapshot.tool)
         return accepted if accepted is not None and is_looser(snapshot.claims, accepted) else None
