@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from interlock.protocol.ax.confirmation.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
+from interlock.protocol.mcp.result_facts import LARGE_BYTES, maybe_facts
 
 DEMAND = {"status": "confirmation_required", "confirmation_id": "c1", "call_digest": "ab" * 32, "tool": "x"}
 
@@ -105,3 +106,25 @@ def test_the_members_of_a_result_with_a_claim_keep_their_bytes() -> None:
 @given(st.binary(max_size=80) | st.from_regex(rb'\{"_meta":\{"x-mcpax-[a-z\\]{0,9}":.{0,9}\}\}'))
 def test_nothing_raises(text: bytes) -> None:
     without_claims(text)
+
+
+@pytest.mark.req("AX-11.3-10")
+@pytest.mark.parametrize(
+    "block",
+    [
+        rb'{"text":"%b","_meta":{"x-mcpax-confirmation":{}}}',
+        rb'{"text":"%b","\u005fmeta":{"x-mcpax-confirmation":{}}}',
+        rb'{"text":"%b"},7,{"_meta":{"x-mcpax-confirmation":{}}}',
+    ],
+)
+@pytest.mark.parametrize("name", [b"content", b"contents"])
+def test_a_large_result_hides_no_claim_in_a_block(name: bytes, block: bytes) -> None:
+    written = b'{"%b":[%b]}' % (name, block.replace(b"%b", b"x" * (LARGE_BYTES + 1)))
+    facts = maybe_facts(Raw(written))
+    assert facts is None or facts.may_claim
+    assert b"mcpax" not in without_claims(written)
+
+
+def test_a_large_result_without_metadata_is_not_searched() -> None:
+    facts = maybe_facts(Raw(b'{"content":[{"type":"text","text":"%b"}],"isError":false}' % (b"x" * LARGE_BYTES)))
+    assert facts is not None and not facts.may_claim

@@ -13,7 +13,10 @@ PLAIN = ResultFacts(may_claim=False, is_typed=False, is_error=False)
     [
         (b'{"content":[]}', PLAIN),
         (b"{}", PLAIN),
-        (b'{"content":[{"_meta":{},"isError":true,"resultType":"x"}]}', PLAIN),
+        (b'{"content":[{"isError":true,"resultType":"x"}]}', PLAIN),
+        (b'{"content":[{"_meta":{},"isError":true,"resultType":"x"}]}', ResultFacts(True, False, False)),
+        (b'{"contents":[{"text":"x"},{"_meta":{}}]}', ResultFacts(True, False, False)),
+        (b'{"content":[7]}', ResultFacts(True, False, False)),
         (b'{"resultType":"complete","isError":false}', ResultFacts(False, True, False)),
         (b'{"isError":true}', ResultFacts(False, False, True)),
         (b'{"_meta":{}}', ResultFacts(True, False, False)),
@@ -21,7 +24,7 @@ PLAIN = ResultFacts(may_claim=False, is_typed=False, is_error=False)
         (b'{"result":{"_meta":{}}}', ResultFacts(True, False, False)),
     ],
 )
-def test_members_of_the_result_itself_count(result: bytes, facts: ResultFacts) -> None:
+def test_members_of_the_result_itself_count_and_metadata_of_its_blocks(result: bytes, facts: ResultFacts) -> None:
     assert maybe_facts(Raw(result)) == facts
 
 

@@ -9,6 +9,14 @@ from interlock.protocol.jsonrpc.codec import decode_object, encode_value
 
 LARGE_BYTES: Final = 64 * 1024
 _CLAIMING: Final = ("_meta", "structuredContent", "result")  # members in which a server could make a claim
+_BLOCKS: Final = ("content", "contents")  # lists whose members may have metadata of their own
+
+
+class _Block(msgspec.Struct, rename={"meta": "_meta"}):
+    meta: Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_blocks = msgspec.json.Decoder(list[_Block]).decode
 
 
 class ResultFacts(msgspec.Struct, frozen=True):
@@ -22,5 +30,15 @@ def maybe_facts(result: Raw) -> ResultFacts | None:
     members = decode_object(result)
     if members is None or len(encode_value(members)) != len(result):
         return None
-    may_claim = any(name in members for name in _CLAIMING)
+    may_claim = any(name in members for name in _CLAIMING) or any(
+        name in members and _may_have_metadata(members[name]) for name in _BLOCKS
+    )
     return ResultFacts(may_claim, "resultType" in members, bytes(members.get("isError", b"")) == b"true")
+
+
+def _may_have_metadata(blocks: Raw) -> bool:
+    """Read rather than searched for: a key may be spelled with escapes. What is no list of objects may have any."""
+    try:
+        return any(block.meta is not msgspec.UNSET for block in _decode_blocks(blocks))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return True

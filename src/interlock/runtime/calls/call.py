@@ -307,11 +307,9 @@ class Call(msgspec.Struct, eq=False):
         if facts is not None:
             if facts.is_error:
                 outcome = Outcome.TOOL_ERROR
-        else:
-            errors = text.count(b'"isError"')
-            # Most results say once that they are no error; no string holds this member: its quotes would be escaped.
-            if errors and (errors > 1 or text.find(b'"isError":false') < 0) and _is_error(result):
-                outcome = Outcome.TOOL_ERROR
+        # Most results say only that they are no error; no string holds this member: its quotes would be escaped.
+        elif text.count(b'"isError"') != text.count(b'"isError":false') and _is_error(result):
+            outcome = Outcome.TOOL_ERROR
         if self.handler.timing is not None:
             result = Raw(self.handler.timing(self, bytes(result)))
         self._end(encode_result(self.client_id, result), outcome, 200)
