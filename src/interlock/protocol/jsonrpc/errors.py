@@ -54,7 +54,9 @@ def for_legacy(fault: Fault) -> Fault:
     code = _LEGACY_CODES.get(fault.code)
     if code is None:
         return fault
-    data = {key: value for key, value in (fault.data or {}).items() if key != "mcpax_code"}
+    if fault.data is None:
+        return Fault(code, fault.message)
+    data = {key: value for key, value in fault.data.items() if key != "mcpax_code"}
     return Fault(code, fault.message, data)
 
 
