@@ -225,7 +225,7 @@ def test_a_flood_of_made_up_tokens_shuts_out_nobody_from_elsewhere(corp: Authori
         assert (statuses.count(401), statuses.count(503)) == (64, 26)
 
 
-def test_many_requests_with_one_token_are_one_question_and_only_so_much_waits_for_its_answer(
+def test_many_requests_with_one_token_are_one_question_and_large_bodies_wait_unread(
     corp: Authority, tmp_path: Path
 ) -> None:
     large = {"text": "x" * 15 * 1024 * 1024}
@@ -239,14 +239,12 @@ def test_many_requests_with_one_token_are_one_question_and_only_so_much_waits_fo
             small = [pool.submit(echo, node, token) for _ in range(6)]
             wait_for(lambda: corp.count("/introspect") == 1)
             waiting = call("good__nothing", large, authorization=f"Bearer {token}")
-            bulky = [pool.submit(ask, node, waiting, 30.0) for _ in range(5)]  # one more than may wait
-            refused = wait_for(lambda: [one.result() for one in bulky if one.done()])
-            assert [(one.status, one.json["error"]) for one in refused] == [(503, "unavailable")]
+            bulky = [pool.submit(ask, node, waiting, 30.0) for _ in range(5)]
             assert ask(node, request("GET", "/healthz")).status == 200
         finally:
             corp.do("release")
         assert {one.result().status for one in small} == {200}
-        assert sorted(one.result().status for one in bulky) == [200, 200, 200, 200, 503]
+        assert {one.result().status for one in bulky} == {200}
         assert corp.count("/introspect") == 1
 
 
