@@ -57,6 +57,11 @@ def test_structured_content_that_could_be_signed_goes_whatever_stands_beside_it(
         rb'{"\u005fmeta":{"x-mcpax-confirmation":{}}}',
         rb'{"\u005fmeta":{"\u0078-mcpax-confirmation":{}}}',
         rb'{"_meta":{"dev\u002Einterlock/error":{}}}',
+        rb'{"_meta":{"dev.interlock\/error":{}}}',
+        rb'{"content":[{"resource":{"uri":"a:b","_meta":{"x-mcpax-confirmation":{}}}}]}',
+        rb'{"content":[{"resource":{"_meta":{"x-mcpax-confirmation":{}}},"resource":{"uri":"a:b"}}]}',
+        rb'{"messages":[{"role":"user","content":{"text":"a","_meta":{"x-mcpax-confirmation":{}}}}]}',
+        rb'{"messages":[{"content":{"resource":{"uri":"a:b","_meta":{"x-mcpax-confirmation":{}}}}}]}',
         rb'{"structuredContent":{"call\u005fdigest":"a","confirmation_id":"b"}}',
         rb'{"structured\u0043ontent":{"call_digest":"a","confirmation\u005fid":"b"}}',
         rb'{"_meta":{"x-mcpax-confirmation":{}},"_meta":{}}',
@@ -115,11 +120,22 @@ def test_nothing_raises(text: bytes) -> None:
         rb'{"text":"%b","_meta":{"x-mcpax-confirmation":{}}}',
         rb'{"text":"%b","\u005fmeta":{"x-mcpax-confirmation":{}}}',
         rb'{"text":"%b"},7,{"_meta":{"x-mcpax-confirmation":{}}}',
+        rb'{"resource":{"text":"%b","_meta":{"x-mcpax-confirmation":{}}}}',
+        rb'{"resource":{"_meta":{"x-mcpax-confirmation":{}}},"resource":{"text":"%b"}}',
     ],
 )
 @pytest.mark.parametrize("name", [b"content", b"contents"])
 def test_a_large_result_hides_no_claim_in_a_block(name: bytes, block: bytes) -> None:
     written = b'{"%b":[%b]}' % (name, block.replace(b"%b", b"x" * (LARGE_BYTES + 1)))
+    facts = maybe_facts(Raw(written))
+    assert facts is None or facts.may_claim
+    assert b"mcpax" not in without_claims(written)
+
+
+@pytest.mark.req("AX-11.3-10")
+def test_a_large_prompt_hides_no_claim() -> None:
+    block = b'{"type":"text","text":"%b","_meta":{"x-mcpax-confirmation":{}}}' % (b"x" * LARGE_BYTES)
+    written = b'{"messages":[{"role":"user","content":%b}]}' % block
     facts = maybe_facts(Raw(written))
     assert facts is None or facts.may_claim
     assert b"mcpax" not in without_claims(written)

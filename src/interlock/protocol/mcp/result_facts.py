@@ -8,12 +8,13 @@ from msgspec import Raw
 from interlock.protocol.jsonrpc.codec import decode_object, encode_value
 
 LARGE_BYTES: Final = 64 * 1024
-_CLAIMING: Final = ("_meta", "structuredContent", "result")  # members in which a server could make a claim
+_CLAIMING: Final = ("_meta", "structuredContent", "result", "messages")  # in which a server could make a claim
 _BLOCKS: Final = ("content", "contents")  # lists whose members may have metadata of their own
 
 
 class _Block(msgspec.Struct, rename={"meta": "_meta"}):
     meta: Raw | msgspec.UnsetType = msgspec.UNSET
+    resource: Raw | msgspec.UnsetType = msgspec.UNSET  # with metadata of its own
 
 
 _decode_blocks = msgspec.json.Decoder(list[_Block]).decode
@@ -39,6 +40,7 @@ def maybe_facts(result: Raw) -> ResultFacts | None:
 def _may_have_metadata(blocks: Raw) -> bool:
     """Read rather than searched for: a key may be spelled with escapes. What is no list of objects may have any."""
     try:
-        return any(block.meta is not msgspec.UNSET for block in _decode_blocks(blocks))
+        read = _decode_blocks(blocks)
+        return any(block.meta is not msgspec.UNSET or block.resource is not msgspec.UNSET for block in read)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return True

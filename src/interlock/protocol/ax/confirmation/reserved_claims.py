@@ -19,10 +19,13 @@ META_MARK: Final = b'_meta"'
 DIGEST_MARK: Final = b"call_digest"
 ESCAPE_MARK: Final = b"\\u00"
 RESERVED: Final = ("x-mcpax-", "dev.interlock/")
-_BLOCKS: Final = ("content", "contents")  # of tools/call and of resources/read, each with metadata of its own
+# Lists of tools/call, resources/read and prompts/get: each member has metadata of its own, and so has what is in it.
+_BLOCKS: Final = ("content", "contents", "messages")
+_IN_BLOCK: Final = ("resource",)
+_IN_MESSAGE: Final = ("content", "resource")
 _SIGNED_MEMBERS: Final = ("confirmation_id", "call_digest")  # without them there is nothing to sign
 _search_escaped_letter = re.compile(rb"\\u00[2-7]").search
-_NAMES: Final = (*(one.encode() for one in RESERVED), DIGEST_MARK)
+_NAMES: Final = (b"x-mcpax-", b"dev.interlock", DIGEST_MARK)  # of RESERVED without the slash, which may be escaped
 
 
 def without_claims(result: Raw | bytes, *, is_aggregator: bool = False) -> bytes:
@@ -58,7 +61,8 @@ def _drop_claims(members: dict[str, Any], *, is_aggregator: bool) -> None:
         may_name = META_MARK in written or _search_escaped_letter(written) is not None
         blocks = decode_array(written) if may_name else None
         if blocks is not None:
-            members[name] = [_without_keys(block, reserved) for block in blocks]
+            inner = _IN_MESSAGE if name == "messages" else _IN_BLOCK
+            members[name] = [_without_keys(block, reserved, inner) for block in blocks]
     shown = decode_object(members["structuredContent"]) if "structuredContent" in members else None
     if shown is not None and (is_held_call(shown) or CONFIRMATION in shown):
         del members["structuredContent"]
@@ -75,9 +79,13 @@ def _drop_keys(members: dict[str, Any], reserved: tuple[str, ...]) -> None:
         del members["_meta"]
 
 
-def _without_keys(block: Raw, reserved: tuple[str, ...]) -> Any:
+def _without_keys(block: Raw, reserved: tuple[str, ...], inner: tuple[str, ...]) -> Any:
+    """`inner`: the names that lead further in, one for each level."""
     members: dict[str, Any] | None = decode_object(block)
-    if members is None or "_meta" not in members:
+    name = inner[0] if inner else "_meta"
+    if members is None or not ("_meta" in members or name in members):
         return block
     _drop_keys(members, reserved)
+    if inner and name in members:
+        members[name] = _without_keys(members[name], reserved, inner[1:])
     return members
