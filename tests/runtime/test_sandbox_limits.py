@@ -102,6 +102,29 @@ def test_what_lies_on_the_disk_is_counted_without_following_links(tmp_path: Path
     assert disk_mb(tmp_path / "none") == 0
 
 
+def test_a_folder_that_no_path_reaches_counts_as_too_much(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_DIRECTORY)
+    for _ in range(20):  # of 250 letters each: together more than a path may have
+        os.mkdir("d" * 250, dir_fd=folder)
+        inner = os.open("d" * 250, os.O_DIRECTORY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    with os.fdopen(os.open("much", os.O_CREAT | os.O_WRONLY, dir_fd=folder), "wb") as file:
+        file.write(os.urandom(1 << 20))
+    os.close(folder)
+    assert disk_mb(tmp_path) == float("inf")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="nothing is closed to root")
+def test_a_folder_that_its_server_closed_counts_as_too_much(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    try:
+        assert disk_mb(tmp_path) == float("inf")
+    finally:
+        closed.chmod(0o700)
+
+
 async def test_what_a_process_uses_is_seen_with_what_it_started() -> None:
     text = "import subprocess, sys; held = b'x' * (50 * 1024 * 1024); print(flush=True); sys.stdin.read()"
     shell = f'"{sys.executable}" -c "{text}"; true'

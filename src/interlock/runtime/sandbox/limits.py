@@ -6,6 +6,7 @@ every second, and a few times a second where a driver declares a limit.
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import time
@@ -80,7 +81,8 @@ def memory_shared_out_mb(pid: int) -> float | None:
 
 
 def disk_mb(folder: Path) -> float:
-    """The size of all below, as it lies on the disk; no link is followed. Infinite beyond FILES_MAX."""
+    """The size of all below, as it lies on the disk; no link is followed. Infinite beyond FILES_MAX, and where a folder
+    cannot be looked into: its server closed it, or nested it deeper than a path can say."""
     blocks = files = 0
     left = [str(folder)]
     while left:
@@ -90,11 +92,14 @@ def disk_mb(folder: Path) -> float:
                     files += 1
                     if files > FILES_MAX:
                         return float("inf")
-                    if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
-                    blocks += entry.stat(follow_symlinks=False).st_blocks
-        except OSError:
+                    with contextlib.suppress(FileNotFoundError):  # it is gone meanwhile
+                        blocks += entry.stat(follow_symlinks=False).st_blocks
+                        if entry.is_dir(follow_symlinks=False):
+                            left.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
             continue  # it is gone meanwhile
+        except OSError:
+            return float("inf")
     return blocks / 2048
 
 
@@ -161,9 +166,8 @@ class Limits:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    try:
+    with contextlib.suppress(OSError):  # it has ended meanwhile
         for thread in (_PROC / str(pid) / "task").iterdir():
-            found += map(int, (thread / "children").read_bytes().split())
-    except OSError:
-        pass  # it, or one of its threads, has ended meanwhile
+            with contextlib.suppress(OSError):  # this one has, and the others count
+                found += map(int, (thread / "children").read_bytes().split())
     return found
