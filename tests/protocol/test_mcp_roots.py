@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from interlock.protocol.mcp.roots import (
     ROOTS_MAX,
+    STEPS_MAX,
     URI_CHARS_MAX,
     encode_roots,
     hold_answers_untrusted,
@@ -117,8 +118,30 @@ def test_more_roots_than_anybody_has_are_not_looked_up() -> None:
 
     many = Raw(json.dumps({"roots": [{"uri": "file:///srv/shop"}] * 10_000}).encode())
     _, roots = hold_roots_untrusted(many, ("/srv/shop",), resolve)
-    assert len(roots.passed) == len(roots.withheld) == ROOTS_MAX
+    assert (len(roots.passed), len(roots.withheld)) == (ROOTS_MAX, 1)
     assert len(looked) == 2 * ROOTS_MAX
+
+
+@pytest.mark.parametrize("uri", ["file:///srv/shop", "file:///etc"])
+@pytest.mark.parametrize("answers", [1, 100])
+def test_no_message_has_more_roots_looked_up_than_one_answer_may(uri: str, answers: int) -> None:
+    looked: list[str] = []
+
+    def resolve(path: str) -> str:
+        looked.append(path)
+        return path
+
+    given = {str(number): {"roots": [{"uri": uri}] * 100} for number in range(answers)}
+    raw, roots = hold_answers_untrusted(Raw(json.dumps(given).encode()), ("/srv/shop",), resolve)
+    assert len(looked) <= 2 * ROOTS_MAX
+    assert bytes(raw).count(b"file:") == len(roots.passed) <= ROOTS_MAX
+    assert 0 < len(roots.withheld) <= ROOTS_MAX + 1
+    assert list(json.loads(bytes(raw))) == list(given)
+
+
+def test_a_path_of_more_steps_than_anybody_has_is_not_looked_up() -> None:
+    raw = Raw(json.dumps({"roots": [{"uri": "file:///srv/shop" + "/a" * STEPS_MAX}]}).encode())
+    assert hold_roots_untrusted(raw, ("/srv/shop",), pytest.fail)[1].passed == ()
 
 
 @pytest.mark.parametrize(

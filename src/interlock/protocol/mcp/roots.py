@@ -13,7 +13,8 @@ from msgspec import Raw
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object, encode_value, maybe_string
 from interlock.protocol.net.file_uri import Unreadable, file_uri, is_within, read_file_path, without_dots
 
-ROOTS_MAX: Final = 32  # of one answer; each is looked up on the disk
+ROOTS_MAX: Final = 32  # of one message; each is looked up on the disk, step by step
+STEPS_MAX: Final = 64
 URI_CHARS_MAX: Final = 1024
 _SCHEME: Final = "file:"
 
@@ -39,20 +40,25 @@ def encode_roots(folders: Sequence[str]) -> bytes:
     return encode_value({"roots": roots})
 
 
-def hold_roots_untrusted(answer: Raw, allowed: Sequence[str], resolve: Resolve) -> tuple[Raw, HeldRoots]:
-    """A client's answer with only its allowed roots; `allowed` are paths without symlinks. Another answer stays."""
+def hold_roots_untrusted(
+    answer: Raw, allowed: Sequence[str], resolve: Resolve, most: int = ROOTS_MAX
+) -> tuple[Raw, HeldRoots]:
+    """A client's answer with only its allowed roots; `allowed` are paths without symlinks. Another answer stays.
+
+    Roots behind the first `most` are withheld unseen, and the record names one of them.
+    """
     members: dict[str, Any] | None = decode_object(answer)
     if members is None or "roots" not in members:
         return answer, NONE
     passed: list[dict[str, Any]] = []
     withheld: list[str] = []
-    for raw in decode_array(members["roots"]) or ():
+    for index, raw in enumerate((decode_array(members["roots"]) or ())[: most + 1]):
         root: dict[str, Any] | None = decode_object(raw)
         uri = maybe_string(root.get("uri")) if root is not None else None
-        path = _maybe_allowed(uri, allowed, resolve) if uri is not None and len(passed) < ROOTS_MAX else None
+        path = _maybe_allowed(uri, allowed, resolve) if uri is not None and index < most else None
         if root is not None and path is not None:
             passed.append({**root, "uri": file_uri(path)})
-        elif len(withheld) < ROOTS_MAX:
+        else:
             withheld.append((uri or "no URI")[:URI_CHARS_MAX])
     held = HeldRoots(tuple(root["uri"] for root in passed), tuple(withheld))
     return Raw(encode_value({**members, "roots": passed})), held
@@ -70,17 +76,21 @@ def hold_answers_untrusted(
         given: Mapping[str, Raw] = decode_object(answers) or {}
     else:
         given = answers
-    held = {key: hold_roots_untrusted(answer, allowed, resolve) for key, answer in given.items()}
-    passed = tuple(uri for _, one in held.values() for uri in one.passed)
-    withheld = tuple(uri for _, one in held.values() for uri in one.withheld)
-    return Raw(encode_value({key: answer for key, (answer, _) in held.items()})), HeldRoots(passed, withheld)
+    answered: dict[str, Raw] = {}
+    all_held = NONE
+    for key, answer in given.items():
+        seen = len(all_held.passed) + len(all_held.withheld)
+        answered[key], held = hold_roots_untrusted(answer, allowed, resolve, max(0, ROOTS_MAX - seen))
+        if held and seen <= ROOTS_MAX:
+            all_held = HeldRoots(all_held.passed + held.passed, all_held.withheld + held.withheld)
+    return Raw(encode_value(answered)), all_held
 
 
 def _maybe_allowed(uri: str, allowed: Sequence[str], resolve: Resolve) -> str | None:
     if len(uri) > URI_CHARS_MAX or not allowed or uri[: len(_SCHEME)].lower() != _SCHEME:
         return None
     path = read_file_path(uri[len(_SCHEME) :])
-    if isinstance(path, Unreadable):
+    if isinstance(path, Unreadable) or path.count("/") > STEPS_MAX:
         return None
     real = resolve(path)
     return real if real == resolve(without_dots(path)) and is_within(real, allowed) else None
