@@ -52,6 +52,14 @@ def test_what_the_endpoint_and_what_the_application_answer_keep_their_order(
         assert [one.json.get("id") or one.status for one in answers] == expected
 
 
+def test_any_number_of_requests_may_ask_for_an_upgrade_that_is_ignored(node: RunningNode) -> None:
+    one = request("GET", "/mcp", {"connection": "upgrade", "upgrade": "h2c"})
+    with Rude(node) as rude:
+        rude.send(one * 400 + HEALTH)
+        assert {rude.answer().status for _ in range(400)} == {400}
+        assert rude.answer().status == 200
+
+
 def test_a_refusal_waits_for_its_turn_too(node: RunningNode) -> None:
     for first, expected in ((late(1), 200), (HEALTH + late(1), 200)):
         with Rude(node) as rude:

@@ -117,7 +117,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._reads_no_more:
             return
         if self.parser.should_upgrade() and not self._should_upgrade():
-            self._ignored_upgrade = True  # the parser stops here; `_go_on` takes it up without the upgrade
+            self._ignored_upgrade = True  # the parser stops here; `_feed` takes it up without the upgrade
             return
         if (b"expect", b"100-continue") in self.headers:
             self.expect_100_continue = True
@@ -262,17 +262,23 @@ class HttpConnection(HttpToolsProtocol):
         self._parse(data)
 
     def _parse(self, data: bytes) -> None:
+        rest: bytes | None = data
+        while rest is not None and not self._reads_no_more:
+            data, rest = rest, self._feed(rest)
+        if self._mid_message and not self._reads_no_more:
+            self._await_more(len(data))
+
+    def _feed(self, data: bytes) -> bytes | None:
+        """What is to be parsed next, where the parser has stopped."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._ignored_upgrade:
-                self._go_on(data[upgrade.args[0] :])
-            else:
-                self._upgrade()
+                return self._without_upgrade(data[upgrade.args[0] :])
+            self._upgrade()
         except httptools.HttpParserError:
             self.refuse(BAD_REQUEST)
-        if self._mid_message and not self._reads_no_more:
-            self._await_more(len(data))
+        return None
 
     def _await_more(self, count: int) -> None:
         """The request is not complete: what is held of it has a limit."""
@@ -297,20 +303,19 @@ class HttpConnection(HttpToolsProtocol):
         if held is not None:
             held.release()
 
-    def _go_on(self, rest: bytes) -> None:
+    def _without_upgrade(self, rest: bytes) -> bytes | None:
         """An upgrade we do not speak is ignored (RFC 9110 7.8): the same request again, without asking for it."""
         self._ignored_upgrade = False
         method = self.parser.get_method()
         if method == b"CONNECT":
             self.refuse(BAD_REQUEST)
-            return
+            return None
         lines = [b"%b %b HTTP/1.1" % (method, self.url)]
         lines += [
             b"%b: %b" % one for one in self.headers if one[0] not in (b"upgrade", b"connection", b"http2-settings")
         ]
         self.parser = httptools.HttpRequestParser(self)
-        self._mid_message = False
-        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+        return b"\r\n".join(lines) + b"\r\n\r\n" + rest
 
     def _should_upgrade(self) -> bool:
         return False
