@@ -194,7 +194,7 @@ def test_what_cannot_be_read_may_be_another_servers_token_and_is_shown_to_nobody
 
 
 def test_a_flood_of_made_up_tokens_shuts_out_nobody_from_elsewhere(corp: Authority, tmp_path: Path) -> None:
-    proxy = '[node]\ntrusted_proxies = ["127.0.0.1"]\n'
+    proxy = '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\ntrusted_proxies = ["127.0.0.1"]\n'
     with (
         protected_node(tmp_path, corp, proxy, introspection_url=f"{corp.url}/introspect", **ASKED) as node,
         concurrent.futures.ThreadPoolExecutor(4) as pool,

@@ -96,6 +96,7 @@ async def test_a_server_that_dies_fails_its_open_calls_at_once_and_the_next_runs
     here: ContractPlace, caplog: pytest.LogCaptureFixture
 ) -> None:
     lending = await here.serve("mortal", contract("test.play", inputs=PLAY), "play")
+    earlier = len([row for row in await here.rows() if row["method"] == "driver.invoked"])
     open_calls = [here.call("test__play", {"act": {"wait": True}}) for _ in range(3)]
     before = asyncio.get_running_loop().time()
     here.call("mortal__play", {"act": {"exit": 3}})
@@ -107,7 +108,7 @@ async def test_a_server_that_dies_fails_its_open_calls_at_once_and_the_next_runs
         assert "upstream_error" in noted
         assert "3" in noted
     recorded = [row["outcome"] for row in await here.rows() if row["method"] == "driver.invoked"]
-    assert recorded == ["upstream_error"] * 3
+    assert recorded[earlier:] == ["upstream_error"] * 3
     assert lending.lent == 0
     await here.node.calls.keepers["mortal"].usable_within(10)
     assert (await here.call("test__play", {"label": "after"}).result())["structuredContent"]["done"] == "after"
