@@ -180,8 +180,8 @@ class Exchange(msgspec.Struct, eq=False):
                 self.log.finish()
 
     def abandon(self) -> None:
-        """The client goes on elsewhere."""
-        self.protocol.transport.close()
+        """The client goes on elsewhere, and reads no more here."""
+        self.protocol.transport.abort()
         self.on_lost()
 
     def on_lost(self) -> None:

@@ -253,11 +253,14 @@ class PublicEndpoint:
             self._legacy.sessions.close(session, "closed by the client")
             exchange.reply(204)
             return
-        exchange.open_stream()
         had = session.logs.maybe_after(session.id, exchange.head.headers.get(b"last-event-id", b""))
         if had is not None:
+            exchange.keep = False  # the connection is for this stream alone, and may be given up with it
+            exchange.extra += b"connection: close\r\n"
+            exchange.open_stream()
             had[0].take_up(exchange, had[1])
             return
+        exchange.open_stream()
         exchange.on_gone = lambda: session.detach(exchange)
         session.attach(exchange)
 

@@ -66,7 +66,18 @@ class StreamLogs:
 
 
 class StreamLog:
-    __slots__ = ("_logs", "_sent", "events", "is_over", "number", "output", "over_since", "session", "size")
+    __slots__ = (
+        "_logs",
+        "_sent",
+        "_taken_up_by",
+        "events",
+        "is_over",
+        "number",
+        "output",
+        "over_since",
+        "session",
+        "size",
+    )
 
     def __init__(self, logs: StreamLogs, session: str, number: int, output: Exchange) -> None:
         self.session = session
@@ -78,6 +89,7 @@ class StreamLog:
         self.over_since: float | None = None  # as the sweep sees it
         self._logs = logs
         self._sent = 0
+        self._taken_up_by: Exchange | None = None
 
     def add(self, message: bytes) -> None:
         self._sent += 1
@@ -99,8 +111,10 @@ class StreamLog:
             self.output = None
 
     def take_up(self, output: Exchange, known: int) -> None:
-        """The client has come back, and has the first `known` events."""
-        former, self.output = self.output, output
+        """The client has come back, and has the first `known` events. What it left unread elsewhere is not kept, also
+        of a stream that is over: it could ask for all of it any number of times."""
+        former, self.output = self.output or self._taken_up_by, output
+        self._taken_up_by = output
         if former is not None:
             former.abandon()
         for event in self.events[known:]:

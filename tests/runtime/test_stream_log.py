@@ -1,0 +1,50 @@
+"""Is a stream that is taken up again kept for one connection at a time?"""
+
+from interlock.runtime.fronts.exchange import Exchange, Head
+from interlock.runtime.fronts.stream_log import StreamLog, StreamLogs
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.unsent = b""
+        self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        self.unsent += data
+
+    def abort(self) -> None:
+        self.unsent, self.aborted = b"", True
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.transport = Transport()
+
+    def wrote(self) -> None: ...
+
+    def on_finished(self, exchange: Exchange) -> None: ...
+
+
+def exchange() -> Exchange:
+    return Exchange(Connection(), Head(b"GET", b"/mcp", [], True, True), b"", True)
+
+
+def unread(log: StreamLog, known: int = 1) -> Transport:
+    """A connection by which the stream was taken up, and whose client reads nothing."""
+    one = exchange()
+    log.take_up(one, known)
+    transport: Transport = one.protocol.transport
+    return transport
+
+
+def test_what_several_connections_ask_for_is_kept_for_the_last_alone() -> None:
+    for is_over in (False, True):
+        log = StreamLogs().open("session", exchange())
+        log.add(b"{}")
+        log.add(b'"%b"' % (b"x" * 1000))
+        if is_over:
+            log.finish()
+        taken = [unread(log) for _ in range(5)]
+        assert [one.aborted for one in taken] == [True, True, True, True, False]
+        assert len(taken[-1].unsent) > 1000
+        assert sum(len(one.unsent) for one in taken) == len(taken[-1].unsent)
