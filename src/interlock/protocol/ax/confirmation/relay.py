@@ -22,6 +22,7 @@ REASON_CHARS_MAX: Final = 500
 HELD_AS: Final = "held_as"  # what the holding hop calls the tool: part of the digest
 HELD_BY: Final = "held_by"  # the holding hop, as the caller knows it
 _OF_HOLDER: Final = ("aggregator_id", "caller")  # its id, and who called it, by an address of the tree's inside
+_match_id = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@=+/-]*").fullmatch  # nothing that a shell or a model reads otherwise
 # Nothing that a browser reads otherwise: no user, no backslash, no white space.
 _match_page = re.compile(r"https://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[\x21-\x5b\x5d-\x7e]*)?").fullmatch
 
@@ -94,11 +95,14 @@ def _held_by(said: str | None, call: RelayedCall) -> str:
 
 
 def _held_text(demand: dict[str, Any], held_by: str, url: str | None) -> str:
-    confirmation_id = maybe_string(demand["confirmation_id"])
+    confirmation_id = maybe_string(demand["confirmation_id"]) or ""
+    is_plain = _match_id(confirmation_id) is not None
+    named = f" (confirmation_id {confirmation_id})" if is_plain else ""
+    command = f"`interlock approve {confirmation_id}`" if is_plain else "its inbox"
     return (
         f"Nothing was executed. This call of {demand['tool']} is held by {held_by}, a node below the one you called, "
-        f"until a person confirms it there (confirmation_id {confirmation_id}). Ask the person you work for to decide: "
-        f"{f'{url} or ' if url is not None else ''}`interlock approve {confirmation_id}` on that node. "
+        f"until a person confirms it there{named}. Ask the person you work for to decide: "
+        f"{f'{url} or ' if url is not None else ''}{command} on that node. "
         "Once it is confirmed, make exactly the same call again to run it and get its result. "
         "You cannot confirm it yourself, and a changed call needs a confirmation of its own."
     )
