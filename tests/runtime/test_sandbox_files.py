@@ -146,12 +146,31 @@ async def test_a_link_at_a_declared_path_never_leads_out_of_its_root(house: Hous
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_a_link_among_the_arguments_opens_nothing(house: House) -> None:
+async def test_a_link_in_the_home_does_not_lead_to_what_is_hidden_there(house: House) -> None:
+    keys, shared = house.home / ".ssh", house.home / "shared"
+    keys.mkdir(exist_ok=True)
+    shared.mkdir()
+    (shared / "inside").mkdir()
+    (shared / "out").symlink_to(keys)
+    for use in ("read", "write"):
+        with pytest.raises(SandboxFailed, match=r"sandbox_invalid: .*out is a link to .*ssh"):
+            await house.run(house.plan(**{use: (shared / "out",)}), "true")
+    (keys / "again").symlink_to(keys / "deep")
+    (keys / "deep").mkdir()
+    (shared / "other").symlink_to(shared / "inside")
+    for path in (keys / "again", shared / "other"):
+        assert (await house.run(house.plan(write=(path,)), "true")).reason == "exited with code 0"
+
+
+@pytest.mark.req("AIP-security-5")
+@pytest.mark.parametrize("place", ["workspace", "home"])
+async def test_a_link_among_the_arguments_opens_nothing(house: House, place: str) -> None:
     filled(house.home / ".ssh", "id")
-    (house.workspace / "out").symlink_to(house.home / ".ssh")
+    out = getattr(house, place) / "out"
+    out.symlink_to(house.home / ".ssh")
     plan = house.plan(from_arguments=True)
-    assert await house.python(plan, READ, str(house.workspace / "out" / "id")) == [GONE]
-    assert await house.python(plan, "tell(os.path.exists(sys.argv[1]))", str(house.workspace / "out")) is False
+    assert await house.python(plan, READ, str(out / "id")) == [GONE]
+    assert await house.python(plan, "tell(os.path.exists(sys.argv[1]))", str(out)) is False
 
 
 @pytest.mark.req("AIP-security-5")

@@ -189,7 +189,7 @@ class View:
         return real
 
     def _check_link(self, path: Path, real: Path) -> None:
-        if real != self._protected.roots.plain_path(path) and not self._protected.may_lead_to(path, real):
+        if not self._protected.may_be(path, real):
             raise SandboxFailed("sandbox_invalid", f"{path} is a link to {real}; write that path itself if it is meant")
 
     def _hide_unwritten(self, plan: SandboxPlan) -> None:
@@ -254,12 +254,13 @@ def _check_accepted(plan: SandboxPlan, path: Path) -> None:
 
 
 def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterator[Path]:
-    """Existing absolute paths that stand alone (AIP-security-5), unless a link leads out of their root."""
+    """Existing absolute paths that stand alone (AIP-security-5), unless a link leads where none may."""
     for argument in arguments:
         path = Path(argument)
-        if not path.is_absolute() or not path.exists() or protected.roots.leaves(path):
+        if not path.is_absolute() or not path.exists():
             continue
-        if protected.may_imply(Path(os.path.realpath(path))):
+        real = Path(os.path.realpath(path))
+        if protected.may_imply(real) and protected.may_be(path, real):
             yield path
 
 
