@@ -83,6 +83,7 @@ async def test_a_confirmed_call_runs_once_and_the_next_is_asked_about_anew(here:
     assert approval is not None
     assert (approval.kind, approval.source) == (Kind.CALL, Source.DRIVERS)
     assert approval.reason == "its contract asks for every call"
+    assert "classified_here" in approval.factors  # what it does is the contract's word, not its server's
     await here.approved(demand)
     result = await here.call("test__play", arguments).result()
     assert result["structuredContent"]["done"] == arguments["label"]

@@ -163,6 +163,24 @@ def test_a_call_that_is_not_what_its_digest_says_is_not_signed(inline: Inline, i
     assert inbox.decided == []
 
 
+@pytest.mark.parametrize(
+    ("status", "error", "says"),
+    [
+        ("denied", "confirmation_denied", "an operator said no"),
+        ("done", "confirmation_used", "the call it was for has been made"),
+        ("expired", "confirmation_expired", "it was not decided, or not used, in time"),
+    ],
+)
+def test_what_is_decided_already_is_said_and_not_signed(
+    inline: Inline, inbox: FakeApprovals, key: str, status: str, error: str, says: str
+) -> None:
+    inbox.all[0] |= {"status": status, "params": None}  # the arguments are gone
+    done = inline("approve", "3f9c", "--yes", "--json")
+    assert (done.code, done.json["error"]) == (1, error)
+    assert says in done.json["message"]
+    assert inbox.decided == []
+
+
 @pytest.mark.parametrize("id", ["7e57ab", "7e57c0"])
 def test_a_definition_that_is_not_what_its_digest_says_is_not_signed(
     inline: Inline, inbox: FakeApprovals, key: str, id: str

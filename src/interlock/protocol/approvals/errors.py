@@ -52,6 +52,12 @@ def refusal_of(approval: Approval) -> Fault:
     return refusal(code, why, **data)
 
 
+def settled_refusal(status: Status) -> Fault:
+    """Why an approval of this status is not decided any more."""
+    code, why, reason = _REFUSALS[status]
+    return refusal(code, why, reason=reason)
+
+
 UNAVAILABLE_NOW: Final = Fault(
     UNAVAILABLE, "unavailable", {"reason": "store", "detail": "the node's store cannot be written; nothing was done"}
 )

@@ -144,7 +144,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     gated: bool = False  # as listed: here or by a hop below
     gate: GateRule | None = None  # what a call meets before it is sent, or instead of the tool's own answer
     is_open: bool = False  # neither server nor operator says whether it changes anything
-    is_classified: bool = False  # what it does is this node's operator's word, not its server's
+    is_classified: bool = False  # what it does is the word of this node's operator or of a contract, not its server's
     is_unaccepted: bool = False  # its server claims less than what was accepted, which does not count yet
     timeout_s: float | None = None
     scope: str = "read"
@@ -473,7 +473,7 @@ class _LinkItemsBuilder:
                 by_contract=asked,
             ),
             is_open=is_open,
-            is_classified=ruling is not None or self._reclassify(original, rule),
+            is_classified=ruling is not None or self._link.checks_input or self._reclassify(original, rule),
             is_unaccepted=accepted is not None,
             timeout_s=timeout_s(
                 capability.latency_class if judged.has_class else None, told.hops, self._link.timeout_s

@@ -66,8 +66,10 @@ def approve(
     out = invocation.out
     if not out.as_json:
         draw_preview(invocation, answer)
+    if one.status != "pending":  # its arguments may be gone by now, and nothing could be signed
+        raise _settled(one)
     said = _choose_answer(one, tool_class)
-    if one.status == "pending" and not yes:
+    if not yes:
         _ask(one, said)
     body = DecideApproval(
         decision="approve",
@@ -80,6 +82,14 @@ def approve(
         out.raw_json(done.raw)
     else:
         out.line(_outcome_text(done.as_(Approval)))
+
+
+def _settled(one: "Approval") -> Refused:
+    from interlock.protocol.approvals.errors import settled_refusal
+    from interlock.protocol.approvals.state import Status
+
+    fault = settled_refusal(Status(one.status))
+    return Refused(fault.message, str((fault.data or {}).get("detail", fault.message)))
 
 
 def _choose_answer(one: "Approval", given: str | None) -> str | None:
