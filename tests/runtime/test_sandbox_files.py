@@ -538,3 +538,14 @@ async def test_no_sandbox_has_io_uring(house: House) -> None:
         "tell([libc.syscall(each, 0, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() for each in (425, 426, 427)])"
     )
     assert await house.python(house.plan(), text) == [errno.EPERM] * 3
+
+
+async def test_a_path_that_cannot_be_read_is_a_named_failure(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a link becomes a folder between two looks at it."""
+
+    def swapped(path: object) -> str:
+        raise OSError(errno.EINVAL, "Invalid argument", str(path))
+
+    monkeypatch.setattr("interlock.runtime.sandbox.mounts.os.path.realpath", swapped)
+    with pytest.raises(SandboxFailed, match="Invalid argument"):
+        await house.run(house.plan(write=(house.workspace,)), "true")

@@ -132,6 +132,9 @@ class Sandboxes:
         try:
             others = tuple(server for server in self._servers() if not _is_same(server.segment, segment))
             made = await asyncio.to_thread(self._prepare, plan, command, others, alone=self._living[home] == 1)
+        except OSError as error:  # a path that is swapped for a link while it is read, a full disk
+            self._living[home] -= 1
+            raise SandboxFailed("sandbox_invalid", f"{error.filename or home}: {error.strerror}") from error
         except BaseException:
             self._living[home] -= 1
             raise
