@@ -3,7 +3,7 @@
 import msgspec
 
 from interlock.protocol.approvals.approval import Kind
-from interlock.protocol.jsontext.folding import Shown, fold, fold_differences
+from interlock.protocol.jsontext.folded_preview import Shown, fold, fold_differences
 
 
 def shown_params(params: bytes, kind: str, *, lines_max: int, chars_max: int) -> Shown:

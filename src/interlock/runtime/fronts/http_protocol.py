@@ -10,6 +10,7 @@ trace ids. What httptools made of such a head is remembered, and a request behin
 import asyncio
 from typing import Any, ClassVar, Final, Protocol
 
+from interlock.net.http.body_buffer import BodyBuffer
 from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
 from interlock.protocol.net.address_scope import IpAddress, is_loopback
 from interlock.runtime.access.refusal import Refusal
@@ -50,7 +51,7 @@ class McpProtocol(HttpConnection):
         self.is_loopback = False  # a program on this machine, which speaks for itself alone
         self._own = False
         self._is_judged = False
-        self._body: bytes | bytearray = b""
+        self._body = BodyBuffer()
         self._varying = self.endpoint.varying  # of this client's heads
         self._early = b""  # a known head whose body has not begun to arrive
 
@@ -66,7 +67,7 @@ class McpProtocol(HttpConnection):
         if not self._own:
             return False
         self._is_judged = False
-        self._body = b""
+        self._body = BodyBuffer()
         chunks = self.parser.get_http_version() != "1.0"
         keep = chunks and self.parser.should_keep_alive()
         self._head = Head(self.parser.get_method(), self.url, self.headers, keep, chunks)
@@ -79,14 +80,8 @@ class McpProtocol(HttpConnection):
         if not self._own:
             super().on_body(body)
         elif not self._reads_no_more:
-            if not self._body:
-                self._body = body
-            elif type(self._body) is bytearray:
-                self._body += body
-            else:  # not a list of pieces: some would send them by the byte
-                self._body = bytearray(self._body)
-                self._body += body
-            if len(self._body) > self.endpoint.max_body_bytes:
+            self._body.add(body)
+            if self._body.size > self.endpoint.max_body_bytes:
                 self.refuse(BODY_TOO_LARGE)
 
     def on_message_complete(self) -> None:
@@ -99,8 +94,7 @@ class McpProtocol(HttpConnection):
         self.busy_since = None
         if self._held is not None:
             self._release()
-        body = bytes(self._body)
-        self._body = b""
+        body = self._body.take()
         head = self._head
         exchange = Exchange(self, head, body, head.keep and not self._draining)
         if self.exchange is None and self.running is None:
@@ -114,7 +108,7 @@ class McpProtocol(HttpConnection):
             self._take_turn(self._serve, exchange, held)
 
     def refuse(self, refusal: Refusal) -> None:
-        self._body = b""
+        self._body = BodyBuffer()
         super().refuse(refusal)
 
     def _serve(self, exchange: Exchange) -> None:
@@ -131,7 +125,7 @@ class McpProtocol(HttpConnection):
                 self._release()  # of the head: whom a proxy speaks for is known now
                 self.endpoint.judge(self, self._head)
             if not self._reads_no_more:
-                self._hold(len(self._body))
+                self._hold(self._body.size)
 
     def decide(self, head: Head, refusal: Refusal | None) -> None:
         """Whether the body of a head is taken: the answer to `judge`."""

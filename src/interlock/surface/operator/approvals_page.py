@@ -15,7 +15,7 @@ from starlette.responses import Response
 from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
 from interlock.protocol.approvals.preview import shown_params
-from interlock.protocol.jsontext.folding import Shown
+from interlock.protocol.jsontext.folded_preview import Shown
 from interlock.surface.operator.pages import page, text
 
 LINES_MAX: Final = 2000  # of arguments or a definition; longer ones are folded

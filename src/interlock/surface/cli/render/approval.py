@@ -14,7 +14,7 @@ from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
 from interlock.protocol.approvals.preview import maybe_change, shown_params
 from interlock.protocol.jsontext.display import plain
-from interlock.protocol.jsontext.folding import Shown
+from interlock.protocol.jsontext.folded_preview import Shown
 from interlock.surface.cli.render.columns import in_columns
 from interlock.surface.cli.render.link import labelled_lines
 from interlock.surface.cli.terminal.text import duration, local_time

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from interlock.protocol.approvals.preview import shown_params
 from interlock.protocol.jsontext.display import layout_lines
-from interlock.protocol.jsontext.folding import WHOLE_CHARS_MAX, fold, fold_differences
+from interlock.protocol.jsontext.folded_preview import WHOLE_CHARS_MAX, fold, fold_differences
 
 KEYS = st.text(min_size=1, max_size=12)
 JSON = st.recursive(
