@@ -1,24 +1,35 @@
-"""`make mutation`: which changes are made, of which lines, and that the tests run against the change."""
+"""`make mutation`: which lines cite which entries, which changes are made, and that tests run against the change."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from tests.mutation import __main__ as mutation
-from tests.mutation.mutants import mutants, terms
+from tests.mutation.citations import citations, cited_entries
+from tests.mutation.mutants import mutants
 from tests.mutation.tree import ROOT, Tree
 
+sys.path.insert(0, str(ROOT / "spec"))
+from conformance import ledger_ids
+
 SOURCE = b'''\
-LIMIT = 7
+LIMIT = 7  # AX-1-1
 
 
 def judge(size, names):
     """Says no."""
     log.warning("judging %s", size)
-    if size > 10 and "a" in names:
+    if size > 10 and "a" in names:  # AX-1-2: the size
         raise ValueError("too_large")
+    # It is kept (AX-1-3 and -4).
     names["last"] = size
     note(size)
     return size == 3
+
+
+def weigh(size):
+    """AX-1-5: in grams."""
+    return 2 * size
 '''
 
 
@@ -27,27 +38,58 @@ def changes() -> dict[str, str]:
     return {each.change: each.applied(SOURCE).decode().splitlines()[each.line - 1].strip() for each in made}
 
 
-def test_conditions_statements_codes_and_limits_of_a_function_are_changed_one_at_a_time() -> None:
+def test_conditions_statements_words_and_limits_are_changed_one_at_a_time() -> None:
     assert changes() == {
-        'not (size > 10 and "a" in names)': 'if (not (size > 10 and "a" in names)):',
-        'without `and "a" in names`': "if size > 10:",
-        "without `and size > 10`": 'if "a" in names:',
-        "> -> >=": 'if size >= 10 and "a" in names:',
-        "10 -> 11": 'if size > 11 and "a" in names:',
+        "7 -> 8": "LIMIT = 8  # AX-1-1",
+        'size > 10 and "a" in names -> False': "if False:  # AX-1-2: the size",
+        'size > 10 and "a" in names -> True': "if True:  # AX-1-2: the size",
+        'without `and "a" in names`': "if size > 10:  # AX-1-2: the size",
+        "without `and size > 10`": 'if "a" in names:  # AX-1-2: the size',
+        "> -> >=": 'if size >= 10 and "a" in names:  # AX-1-2: the size',
+        "10 -> 11": 'if size > 11 and "a" in names:  # AX-1-2: the size',
+        '"a" -> "ax"': "if size > 10 and 'ax' in names:  # AX-1-2: the size",
         'without `raise ValueError("too_large")`': "pass",
         '"too_large" -> "too_largex"': "raise ValueError('too_largex')",
         'without `names["last"] = size`': "pass",
+        '"last" -> "lastx"': "names['lastx'] = size",
         "without `note(size)`": "pass",
         "not (size == 3)": "return (not (size == 3))",
         "3 -> 4": "return size == 4",
+        "2 -> 3": "return 3 * size",
     }
 
 
-def test_a_mutant_has_the_terms_of_its_line_and_a_condition_those_of_what_it_decides_about() -> None:
-    assert terms("Too_Large TOO_LARGE too-large tooLarge large") == {"too_large"}
-    about = {each.change: each.terms for each in mutants(SOURCE, "judge.py")}
-    assert about["> -> >="] == about['without `raise ValueError("too_large")`'] == {"too_large"}
-    assert not about["without `note(size)`"]
+def test_a_comment_stands_for_its_statement_and_a_docstring_for_its_function() -> None:
+    found = {(one.entry, one.first, one.last) for one in citations(SOURCE)}
+    assert found == {("AX-1-1", 1, 1), ("AX-1-2", 7, 8), ("AX-1-3", 10, 10), ("AX-1-4", 10, 10), ("AX-1-5", 15, 17)}
+    assert not citations(b'"""AX-1-1."""\n\n\ndef several():\n    """AX-1-2 and -3."""\n    return 7\n')
+    table = b'TABLE = {\n    "a": 7,  # AX-1-1\n    # AX-1-2\n    "b": 8,\n}\n'
+    assert [(one.entry, one.first, one.last) for one in citations(table)] == [("AX-1-1", 2, 2), ("AX-1-2", 4, 4)]
+    long = b"if a:  # AX-1-1\n" + b"    b()\n" * 20
+    assert [(one.first, one.last) for one in citations(long)] == [(1, 1)]
+
+
+def test_entries_are_cited_alone_in_a_row_and_as_a_range() -> None:
+    assert list(cited_entries("AX-4.1-2 and AIP-19.file-3")) == ["AX-4.1-2", "AIP-19.file-3"]
+    assert list(cited_entries("AIP-tools-4, -7 and -8")) == ["AIP-tools-4", "AIP-tools-7", "AIP-tools-8"]
+    assert list(cited_entries("(AIP-import-9 to -11)")) == ["AIP-import-9", "AIP-import-10", "AIP-import-11"]
+    assert not list(cited_entries("AIP-30, MCP-AX 4.1 and AX-peers"))
+
+
+def test_every_entry_that_the_program_cites_is_in_the_ledger() -> None:
+    cited = {one.entry for of_file in mutation.all_citations().values() for one in of_file}
+    assert cited <= ledger_ids()
+
+
+def test_the_same_seed_gives_the_same_mutants_and_each_line_once_before_any_twice() -> None:
+    guarded = mutation.guarded_mutants()
+    by_line = guarded["AIP-19.file-3"]
+    chosen = mutation.sample(by_line, 3, "1")
+    assert chosen == mutation.sample(by_line, 3, "1") != mutation.sample(by_line, 3, "2")
+    assert len({(each.file, each.line) for each in chosen}) == 3
+    every = [each for of_line in by_line for each in of_line]
+    assert sorted(mutation.sample(by_line, 1000, "1")) == sorted(every)
+    assert mutation.is_asked("AX-4.1-2", "AX-4.1") and not mutation.is_asked("AX-4.1-2", "AX-4.1-20")
 
 
 @pytest.mark.timeout(180)
@@ -59,19 +101,19 @@ def test_a_mutant_is_met_by_every_process_a_test_starts_and_the_checkout_is_left
     (small / "src/interlock/__init__.py").write_text("def answer():\n    return 7 > 3\n")
     (small / "tests").mkdir()
     (small / "tests/test_small.py").write_text(
-        "import subprocess, sys\n"
+        "import subprocess, sys, pytest\n"
         "ASK = 'import interlock; print(interlock.answer())'\n"
         "def test_elsewhere():\n"
         "    said = subprocess.run([sys.executable, '-c', ASK], env={}, capture_output=True, text=True).stdout\n"
         "    assert said == 'True\\n'\n"
+        "def test_skipped():\n"
+        "    pytest.skip('nothing is seen')\n"
     )
-    (small / "tests/mutation").mkdir()
-    (small / "tests/mutation/lines.py").write_bytes((ROOT / "tests/mutation/lines.py").read_bytes())
     monkeypatch.setattr("tests.mutation.tree.ROOT", small)
     tree = Tree(tmp_path)
     tests = ["tests/test_small.py::test_elsewhere"]
     assert tree.run(tests, 60) is True
-    assert tree.executed(tests, 60) == {("src/interlock/__init__.py", 2)}
+    assert tree.run(["tests/test_small.py::test_skipped"], 60) is False
     file = "src/interlock/__init__.py"
     source = (small / file).read_bytes()
     negated = next(each for each in mutants(source, file) if each.change.startswith("not"))
@@ -82,15 +124,14 @@ def test_a_mutant_is_met_by_every_process_a_test_starts_and_the_checkout_is_left
     assert (small / file).read_bytes() == source
 
 
-def test_lines_with_a_term_of_the_entry_are_chosen_and_what_all_execute_is_not() -> None:
-    path = "src/interlock/protocol/ax/registration/codec.py"
-    lines = {(path, each.line) for each in mutants((ROOT / path).read_bytes(), path)}
-    everywhere = {(path, each.line) for each in mutants((ROOT / path).read_bytes(), path) if "raise" in each.change}
-    said = "heartbeat_interval_ms is a number, else namespace_invalid"
-    entries = [mutation.Case(f"X-{number}", said, [], 1.0, lines if number == 0 else everywhere) for number in range(6)]
-    program = mutation.Program({**mutation._entries(), "X-0": said})
-    chosen = program.chosen(entries, 3, 1)
-    assert [case.entry for case, _ in chosen] == ["X-0"] * 3
-    assert all(each.terms & {"heartbeat_interval_ms", "namespace_invalid"} for _, each in chosen)
-    assert not {(each.file, each.line) for _, each in chosen} & everywhere
-    assert chosen == program.chosen(entries, 3, 1)
+def test_the_report_counts_what_survived_and_says_what_was_left_out() -> None:
+    mutant = mutants(SOURCE, "src/interlock/judge.py")[0]
+    tried = [mutation.Tried(mutant, each) for each in ("killed", "timeout", "killed", "SURVIVED")]
+    measured = [mutation.Measured("AX-1-1", 2, tried), mutation.Measured("AX-1-2", 1, [], "its tests do not pass")]
+    rate = mutation.survival(measured)
+    assert rate == 25.0
+    said = mutation._as_table(measured, rate)
+    assert "AX-1-2                 1       0        0  left out: its tests do not pass" in said
+    assert "judge.py:1" in said
+    assert said.endswith("4 mutants of 1 entries: 2 killed, 1 timeout, 1 survived; 25.0 % survived")
+    assert mutation.survival([]) is None

@@ -1,197 +1,222 @@
 """python -m tests.mutation: does every tied test notice when what its ledger entry says is broken?
 
-For a sample of ledger entries, lines that their tied tests execute are changed, one at a time, in a copy of the tree,
-and the tied tests of that entry alone are run. A mutant that they do not notice survived. The lines are those in which
-a term of the entry stands (an error, a key, a limit), and the conditions that decide about them, without what much of
-the sample executes. The same seed and sources give the same sample. See CONTRIBUTING.md for how to read the result.
+For a sample of ledger entries, lines that say that they carry the entry out (`citations`) are changed, one at a time,
+in a copy of the tree, and the tied tests of that entry alone are run. A mutant that they do not notice survived. The
+same seed and sources give the same sample. See CONTRIBUTING.md for how to read the result.
 """
 
 import argparse
+import json
 import queue
 import random
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-from tests.mutation.mutants import Mutant, compiles, mutants, terms
+from tests.mutation.citations import Citation, citations
+from tests.mutation.mutants import Mutant, compiles, mutants
 from tests.mutation.tree import ROOT, Tree
 
 sys.path.insert(0, str(ROOT / "spec"))
 from conformance import ties
 
-BASELINE_S = 120.0  # an entry whose tied tests take longer is left out
-FOLLOWED_S = 300.0  # the same tests with every line followed
-FUNCTIONS_MAX = 5  # of an entry: those closest to what it says
-NEAR = 0.5  # a function that is less close than this share of the closest is left out
-POOL = 3  # mutants are drawn from so many times more lines: those closest to what the entry says
-COMMON_SHARE = 0.25  # a line that more of the sample executes belongs to no entry
-COMMON_FROM = 5  # entries
-LINES_MAX = 30  # a term in more lines than this, or in more entries than the next, stands for none of them
-ENTRIES_MAX = 10
+BASELINE_S = 60.0  # an entry whose tied tests take longer is left out, and the report says so
+SLOWER = 3  # times the baseline: what takes longer hangs
+QUICK_FIRST = ("tests/protocol/", "tests/config/", "tests/contract/", "tests/runtime/", "tests/surface/", "tests/")
+SURVIVED, KILLED, TIMEOUT = "SURVIVED", "killed", "timeout"  # a mutant that never ends is noticed
 
 
 class Tried(NamedTuple):
-    entry: str
     mutant: Mutant
-    outcome: str  # killed, timeout (which is killed as well) or SURVIVED
+    outcome: str
 
 
-class Case(NamedTuple):
-    """One entry of the sample: its tests, how long they take, and the lines they execute."""
+class Measured(NamedTuple):
+    """One entry of the sample. `left_out`: why nothing is known about it."""
 
     entry: str
-    text: str
-    tests: list[str]
-    seconds: float
-    lines: set[tuple[str, int]]
+    tests: int
+    tried: list[Tried]
+    left_out: str | None = None
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make mutation", description="Mutate what tied tests guard; count survivors.")
-    parser.add_argument("--entries", type=int, default=15, help="how many entries are sampled")
-    parser.add_argument("--mutants", type=int, default=3, help="how many mutants of each")
+    parser.add_argument("--entries", type=int, default=25, help="how many entries are sampled (default: 25)")
+    parser.add_argument("--mutants", type=int, default=3, help="how many mutants of each at most (default: 3)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], metavar="ID", help="these entries, or all that begin so")
-    parser.add_argument("--jobs", type=int, default=1, help="copies of the tree that are worked in at once")
-    parser.add_argument("--keep", type=float, default=5.0, metavar="PERCENT", help="fail above this rate")
+    parser.add_argument("--minutes", type=float, default=15.0, help="begin nothing after so many (default: 15)")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="copies of the tree that are worked in at once (default: 2)"
+    )
+    parser.add_argument("--keep", type=float, default=5.0, metavar="PERCENT", help="fail above this rate (default: 5)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--list", action="store_true", help="print the mutants that would be tried, and try none")
     asked = parser.parse_args(arguments)
-    entries, tied = _entries(), _tied_tests()
-    program = Program(entries)
-    names = sorted(name for name in tied if not asked.only or name.startswith(tuple(asked.only)))
-    names = [name for name in names if terms(entries[name]) & program.own]
+    tied, guarded = tied_tests(), guarded_mutants()
+    wanted = tuple(asked.only) or ("",)
+    names = sorted(name for name in tied if guarded.get(name) and any(is_asked(name, one) for one in wanted))
     random.Random(asked.seed).shuffle(names)
-    with tempfile.TemporaryDirectory(prefix="interlock-mutation-") as folder:
-        trees: queue.Queue[Tree] = queue.Queue()
-        for number in range(asked.jobs):
-            (Path(folder) / str(number)).mkdir()
-            trees.put(Tree(Path(folder) / str(number)))
-        with ThreadPoolExecutor(asked.jobs) as pool:
-            cases = _cases(pool, trees, names, asked.entries, entries, tied)
-            chosen = program.chosen(cases, asked.mutants, asked.seed)
-            tried = list(pool.map(lambda one: _try(trees, *one), chosen))
-    return _report(cases, tried, asked.keep)
+    chosen = {name: sample(guarded[name], asked.mutants, f"{asked.seed} {name}") for name in names[: asked.entries]}
+    if asked.list:
+        print("\n".join(_row(name, mutant) for name in chosen for mutant in chosen[name]))
+        return 0
+    _say(f"{len(chosen)} of {len(names)} entries with cited lines ({len(tied)} are tied), seed {asked.seed}")
+    measured = list(_measure(chosen, tied, asked.jobs, 60 * asked.minutes))
+    rate = survival(measured)
+    if asked.json:
+        print(_as_json(measured, asked.seed, rate))
+    else:
+        print(_as_table(measured, rate))
+    return int(rate is None or rate > asked.keep)
 
 
-def _entries() -> dict[str, str]:
-    found = {}
-    for path in sorted((ROOT / "spec").glob("*.yaml")):
-        for item in yaml.safe_load(path.read_text(encoding="utf-8"))["requirements"]:
-            found[item["id"]] = f"{item['says']} {item.get('shown_by', '')}"
-    return found
+def is_asked(name: str, asked: str) -> bool:
+    """Whether an entry is the one asked for, or of the clause, specification or part of it asked for."""
+    return name == asked or name.startswith(asked if asked.endswith(("-", ".")) or not asked else (asked + "-"))
 
 
-def _tied_tests() -> dict[str, list[str]]:
+def tied_tests() -> dict[str, list[str]]:
+    """The tests of each entry, quick ones first: the first that fails ends the run."""
     tied = defaultdict(list)
     for tie in ties(ROOT):
         if not tie.expected_to_fail and not tie.test.startswith("tests/conformance/"):  # which need other programs
             tied[tie.id].append(tie.test)
-    return tied
+
+    def rank(test: str) -> int:
+        return next(number for number, folder in enumerate(QUICK_FIRST) if test.startswith(folder))
+
+    return {name: sorted(tests, key=rank) for name, tests in tied.items()}
 
 
-def _cases(
-    pool: ThreadPoolExecutor,
-    trees: "queue.Queue[Tree]",
-    names: list[str],
-    most: int,
-    entries: dict[str, str],
-    tied: dict[str, list[str]],
-) -> list[Case]:
-    """The first entries whose tests pass in the copy."""
+def all_citations() -> dict[str, list[Citation]]:
+    """By file."""
+    files = sorted((ROOT / "src").rglob("*.py"))
+    return {str(path.relative_to(ROOT)): citations(path.read_bytes()) for path in files}
 
-    def case(name: str) -> Case | None:
-        tree = trees.get()
-        try:
-            began = time.monotonic()
-            if not tree.run(tied[name], BASELINE_S):
-                print(f"{name}: left out, its tests do not pass in {BASELINE_S:g} s unchanged", flush=True)
-                return None
-            seconds = time.monotonic() - began
-            return Case(name, entries[name], tied[name], seconds, tree.executed(tied[name], FOLLOWED_S))
-        finally:
-            trees.put(tree)
 
-    found: list[Case] = []
-    left = list(names)
+def guarded_mutants() -> dict[str, list[list[Mutant]]]:
+    """The mutants of the lines that cite each entry, by line."""
+    found: dict[str, dict[tuple[str, int], list[Mutant]]] = defaultdict(dict)
+    for file, cited in all_citations().items():
+        possible = mutants((ROOT / file).read_bytes(), file) if cited else []
+        for one in cited:
+            for mutant in possible:
+                if one.first <= mutant.line <= one.last:
+                    found[one.entry].setdefault((file, mutant.line), []).append(mutant)
+    return {entry: list(by_line.values()) for entry, by_line in found.items()}
+
+
+def sample(by_line: list[list[Mutant]], most: int, seed: str) -> list[Mutant]:
+    """Some mutants, of different lines as long as there are such."""
+    dice = random.Random(seed)
+    left = [dice.sample(of_line, len(of_line)) for of_line in dice.sample(by_line, len(by_line))]
+    found: list[Mutant] = []
     while left and len(found) < most:
-        batch, left = left[: most - len(found)], left[most - len(found) :]
-        found += [one for one in pool.map(case, batch) if one is not None]
+        for of_line in left:
+            mutant = of_line.pop()
+            if len(found) < most and compiles(mutant.applied((ROOT / mutant.file).read_bytes())):
+                found.append(mutant)
+        left = [of_line for of_line in left if of_line]
     return found
 
 
-class Program:
-    """The sources with all their mutants. `own`: the terms that stand for few lines and few entries."""
+def _measure(
+    chosen: Mapping[str, list[Mutant]], tied: Mapping[str, list[str]], jobs: int, seconds: float
+) -> Iterator[Measured]:
+    began = time.monotonic()
+    done: Counter[str] = Counter()
+    trees: queue.Queue[Tree] = queue.Queue()
 
-    def __init__(self, entries: dict[str, str]) -> None:
-        self._sources = {
-            str(path.relative_to(ROOT)): path.read_bytes() for path in sorted((ROOT / "src").rglob("*.py"))
-        }
-        self._mutants = {file: mutants(source, file) for file, source in self._sources.items()}
-        lines = Counter(
-            term
-            for of_file in self._mutants.values()
-            for _, about in {(each.line, each.terms) for each in of_file}
-            for term in about
-        )
-        spoken = Counter(term for text in entries.values() for term in terms(text))
-        self.own = {term for term, count in lines.items() if count <= LINES_MAX and 0 < spoken[term] <= ENTRIES_MAX}
+    def say(text: str) -> None:
+        minutes, rest = divmod(int(time.monotonic() - began), 60)
+        _say(f"{minutes:>2}:{rest:02} {text}")
 
-    def chosen(self, cases: list[Case], most: int, seed: int) -> list[tuple[Case, Mutant]]:
-        """For each entry, some mutants of the lines that its terms stand in or that decide about such lines."""
-        executed = Counter(line for case in cases for line in case.lines)
-        many = COMMON_SHARE * len(cases) if len(cases) >= COMMON_FROM else len(cases)
-        common = {line for line, count in executed.items() if count > many}
-        found = []
-        for case in cases:
-            dice = random.Random(f"{seed} {case.entry}")
-            guarded = self._guarded(terms(case.text) & self.own, case.lines - common)
-            found += [(case, dice.choice(of_line)) for of_line in dice.sample(guarded, min(most, len(guarded)))]
-        return found
+    def measure(entry: str) -> Measured:
+        tests = tied[entry]
+        tree = trees.get()
+        try:
+            if time.monotonic() - began > seconds:
+                return Measured(entry, len(tests), [], "the time was over")
+            started = time.monotonic()
+            if not (passed := tree.run(tests, BASELINE_S)):
+                why = f"its tests take more than {BASELINE_S:g} s" if passed is None else "its tests do not pass"
+                say(f"{entry:<18} left out: {why}")
+                return Measured(entry, len(tests), [], why)
+            limit = SLOWER * (time.monotonic() - started) + 20
+            tried = []
+            for mutant in chosen[entry]:
+                if time.monotonic() - began > seconds:
+                    break
+                with tree.mutated(mutant):
+                    passed = tree.run(tests, limit)
+                tried.append(Tried(mutant, {True: SURVIVED, False: KILLED, None: TIMEOUT}[passed]))
+                say(f"{tried[-1].outcome:<9} {_row(entry, mutant)}")
+            return Measured(entry, len(tests), tried)
+        finally:
+            done["entries"] += 1
+            say(f"{done['entries']} of {len(chosen)} entries")
+            trees.put(tree)
 
-    def _guarded(self, said: set[str], lines: set[tuple[str, int]]) -> list[list[Mutant]]:
-        """The mutants that are about these terms, by line."""
-        found: dict[tuple[str, int], list[Mutant]] = {}
-        for file in sorted({file for file, _ in lines} & self._mutants.keys()):
-            for each in self._mutants[file]:
-                is_about = (file, each.line) in lines and each.terms & said
-                if is_about and compiles(each.applied(self._sources[file])):
-                    found.setdefault((file, each.line), []).append(each)
-        return list(found.values())
-
-
-def _try(trees: "queue.Queue[Tree]", case: Case, mutant: Mutant) -> Tried:
-    tree = trees.get()
-    try:
-        with tree.mutated(mutant):
-            passed = tree.run(case.tests, 3 * case.seconds + 20)
-    finally:
-        trees.put(tree)
-    tried = Tried(case.entry, mutant, {True: "SURVIVED", False: "killed", None: "timeout"}[passed])
-    print(_row(tried), flush=True)
-    return tried
+    with tempfile.TemporaryDirectory(prefix="interlock-mutation-") as folder:
+        for number in range(jobs):
+            (Path(folder) / str(number)).mkdir()
+            trees.put(Tree(Path(folder) / str(number)))
+        with ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(measure, chosen)
 
 
-def _row(tried: Tried) -> str:
-    mutant = tried.mutant
+def survival(measured: Sequence[Measured]) -> float | None:
+    """Percent of the mutants tried; None when none was."""
+    outcomes = [each.outcome for one in measured for each in one.tried]
+    return 100 * outcomes.count(SURVIVED) / len(outcomes) if outcomes else None
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _row(entry: str, mutant: Mutant) -> str:
     place = f"{mutant.file.removeprefix('src/interlock/')}:{mutant.line}"
-    return f"{tried.entry:<14} {tried.outcome:<9} {place:<48} {mutant.change}"
+    return f"{entry:<18} {place:<54} {mutant.change}"
 
 
-def _report(cases: list[Case], tried: list[Tried], keep: float) -> int:
-    outcomes = Counter(one.outcome for one in tried)
-    print(f"\n{'entry':<14} {'tests':>5} {'mutants':>7} {'survived':>8}")
-    for case in cases:
-        of_case = [one for one in tried if one.entry == case.entry]
-        survived = sum(one.outcome == "SURVIVED" for one in of_case)
-        print(f"{case.entry:<14} {len(case.tests):>5} {len(of_case):>7} {survived:>8}")
-    rate = 100 * outcomes["SURVIVED"] / max(1, len(tried))
-    counts = f"{outcomes['killed']} killed, {outcomes['timeout']} timed out, {outcomes['SURVIVED']} survived"
-    print(f"\n{len(tried)} mutants of {len(cases)} entries: {counts} ({rate:.1f} %)")
-    return int(rate > keep or not tried)
+def _as_table(measured: Sequence[Measured], rate: float | None) -> str:
+    lines = [f"{'entry':<18} {'tests':>5} {'mutants':>7} {'survived':>8}"]
+    for one in measured:
+        survived = sum(each.outcome == SURVIVED for each in one.tried)
+        note = f"  left out: {one.left_out}" if one.left_out else ""
+        lines.append(f"{one.entry:<18} {one.tests:>5} {len(one.tried):>7} {survived:>8}{note}")
+    alive = [(one.entry, each.mutant) for one in measured for each in one.tried if each.outcome == SURVIVED]
+    if alive:
+        lines += ["", "Survivors:", *(_row(*each) for each in alive)]
+    outcomes = Counter(each.outcome for one in measured for each in one.tried)
+    counts = ", ".join(f"{outcomes[each]} {each}" for each in (KILLED, TIMEOUT, SURVIVED)).lower()
+    entries = sum(bool(one.tried) for one in measured)
+    share = "nothing was tried" if rate is None else f"{rate:.1f} % survived"
+    return "\n".join([*lines, "", f"{outcomes.total()} mutants of {entries} entries: {counts}; {share}"])
+
+
+def _as_json(measured: Sequence[Measured], seed: int, rate: float | None) -> str:
+    entries = [
+        {
+            "id": one.entry,
+            "tests": one.tests,
+            "left_out": one.left_out,
+            "mutants": [
+                {"file": each.mutant.file, "line": each.mutant.line, "change": each.mutant.change, "is": each.outcome}
+                for each in one.tried
+            ],
+        }
+        for one in measured
+    ]
+    return json.dumps({"seed": seed, "survived_percent": rate, "entries": entries}, indent=1)
 
 
 if __name__ == "__main__":

@@ -1,32 +1,15 @@
 """Mutants of a source file: one small change each that a test of the changed behaviour has to notice.
 
-In: the text of a module. Out: the changes that can be made in its functions, each with the terms of the line that is
-changed and, for a condition, of what it decides about. Values alone: nothing is run or written.
+In: the text of a module. Out: the changes that can be made in its functions and in the values of its constants. Values
+alone: nothing is run or written.
 """
 
 import ast
 import re
-from itertools import zip_longest
 from typing import NamedTuple
 
-_OTHER_COMPARISON = {
-    ast.Lt: (b"<", b"<="),
-    ast.LtE: (b"<=", b"<"),
-    ast.Gt: (b">", b">="),
-    ast.GtE: (b">=", b">"),
-    ast.Eq: (b"==", b"!="),
-    ast.NotEq: (b"!=", b"=="),
-    ast.In: (b"in", b"not in"),
-    ast.NotIn: (b"not in", b"in"),
-    ast.Is: (b"is", b"is not"),
-    ast.IsNot: (b"is not", b"is"),
-}
-_BOUNDARY = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-_CODE = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[_./-][A-Za-z0-9]+)+")  # route_mismatch, x-mcpax-route, tools/call
-# A name of more than one word, however it is written: namespace_invalid, NAMESPACE_INVALID, x-mcpax-hops, isError.
-_TERM = re.compile(
-    r"(?<![A-Za-z0-9])(?:[A-Za-z][a-z0-9]*(?:[_-][A-Za-z0-9]+)+|[a-z]+(?:[A-Z][a-z0-9]+)+|[A-Z]+(?:_[A-Z0-9]+)+)"
-)
+_BOUNDARY = {ast.Lt: (b"<", b"<="), ast.LtE: (b"<=", b"<"), ast.Gt: (b">", b">="), ast.GtE: (b">=", b">")}
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[_./-][A-Za-z0-9]+)*")  # route_mismatch, x-mcpax-route, tools/call, reason
 # Lines that no requirement speaks of: what is logged, and what a person who debugs sees.
 _UNOBSERVED_CALLS = frozenset(("debug", "info", "warning", "error", "exception", "log"))
 _UNOBSERVED_FUNCTIONS = frozenset(("__repr__", "__str__", "__hash__"))
@@ -39,23 +22,13 @@ class Mutant(NamedTuple):
     start: int  # in bytes
     end: int
     text: bytes
-    terms: frozenset[str]
 
     def applied(self, source: bytes) -> bytes:
         return source[: self.start] + self.text + source[self.end :]
 
 
-def terms(text: str) -> frozenset[str]:
-    """The names of more than one word in a text or in code, in one spelling."""
-    return frozenset(_spelled(name) for name in _TERM.findall(text))
-
-
-def _spelled(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name).lower()
-
-
 def mutants(source: bytes, file: str) -> list[Mutant]:
-    """Every change of the functions of a module."""
+    """Every change of a module: of its functions, and of its constants."""
     lines = source.splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -63,7 +36,12 @@ def mutants(source: bytes, file: str) -> list[Mutant]:
     made = _Maker(source, file, starts)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name not in _UNOBSERVED_FUNCTIONS:
-            made.visit_block(node.body)
+            for statement in node.body:
+                made.visit(statement)
+        elif isinstance(node, ast.Module | ast.ClassDef):
+            for statement in node.body:
+                if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+                    made.visit(statement.value)
     return made.mutants
 
 
@@ -74,39 +52,14 @@ class _Maker(ast.NodeVisitor):
         self._source = source
         self._file = file
         self._starts = starts
-        self._decided: frozenset[str] = frozenset()  # terms of what the condition decides about that is being visited
         self.mutants: list[Mutant] = []
 
-    def visit_block(self, statements: list[ast.stmt]) -> None:
-        for statement, following in zip_longest(statements, statements[1:]):
-            if isinstance(statement, ast.If):
-                self._visit_condition(statement, following)
-            else:
-                self.visit(statement)
-
-    def _visit_condition(self, node: ast.If, following: ast.stmt | None) -> None:
-        """A condition decides about its own statements and, where it leaves, about the one that follows."""
-        about = [*node.body, *node.orelse]
-        if following is not None and isinstance(node.body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break):
-            about.append(following)
-        simple = [self._text(each) for each in about if not isinstance(each, ast.If | ast.For | ast.While | ast.With)]
-        self._decided = terms(" ".join(simple))
-        self._negate(node.test)
-        self.visit(node.test)
-        self._decided = frozenset()
-        self.visit_block(node.body)
-        self.visit_block(node.orelse)
-
-    def generic_visit(self, node: ast.AST) -> None:
-        for _, value in ast.iter_fields(node):
-            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
-                self.visit_block(value)
-            elif isinstance(value, list):
-                for each in value:
-                    if isinstance(each, ast.AST):
-                        self.visit(each)
-            elif isinstance(value, ast.AST):
-                self.visit(value)
+    def visit_If(self, node: ast.If) -> None:
+        for always in ("False", "True"):
+            self._add(node.test, f"{self._shown(node.test)} -> {always}", *self._span(node.test), always.encode())
+        if isinstance(node.body[-1], ast.Return) and isinstance(node.body[-1].value, ast.Call):
+            self._drop(node.body[-1])  # a refusal that is a value
+        self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         pass
@@ -144,8 +97,8 @@ class _Maker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        if len(node.ops) == 1 and (isinstance(node.ops[0], _BOUNDARY)):
-            old, new = _OTHER_COMPARISON[type(node.ops[0])]
+        if len(node.ops) == 1 and type(node.ops[0]) in _BOUNDARY:
+            old, new = _BOUNDARY[type(node.ops[0])]
             start, end = self._span(node.left)[1], self._span(node.comparators[0])[0]
             between = self._source[start:end]
             if between.count(old) == 1:
@@ -200,9 +153,9 @@ class _Maker(ast.NodeVisitor):
         value = node.value
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > 1:
             self._add(node, f"{value} -> {value + 1}", start, end, str(value + 1).encode())
-        elif isinstance(value, str) and _CODE.fullmatch(value):
+        elif isinstance(value, str) and _WORD.fullmatch(value):
             self._add(node, f'"{value}" -> "{value}x"', start, end, repr(value + "x").encode())
-        elif isinstance(value, bytes) and _CODE.fullmatch(value.decode("latin-1")):
+        elif isinstance(value, bytes) and _WORD.fullmatch(value.decode("latin-1")):
             self._add(node, f"{value!r} -> {value + b'x'!r}", start, end, repr(value + b"x").encode())
 
     def _negate(self, test: ast.expr) -> None:
@@ -213,10 +166,7 @@ class _Maker(ast.NodeVisitor):
         self._add(node, f"without `{self._shown(node)}`", *self._span(node), b"pass")
 
     def _add(self, node: ast.stmt | ast.expr, change: str, start: int, end: int, text: bytes) -> None:
-        line = self._source[self._starts[node.lineno - 1] : self._starts[node.lineno]].decode()
-        is_code = isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
-        about = terms(self._text(node)) if is_code else terms(line) | terms(self._text(node)) | self._decided
-        self.mutants.append(Mutant(self._file, node.lineno, change, start, end, text, about))
+        self.mutants.append(Mutant(self._file, node.lineno, change, start, end, text))
 
     def _span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None

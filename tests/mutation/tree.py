@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,52 +29,33 @@ class Tree:
         environment = folder / "environment"
         venv.create(environment, symlinks=True)
         self._python = environment / "bin" / "python"
-        self._lines = folder / "lines"
         packages = Path(sysconfig.get_path("purelib", vars={"base": str(environment), "platbase": str(environment)}))
         ours = Path(sysconfig.get_path("purelib"))
         (packages / "tree.pth").write_text(f"{self.root / 'src'}\n{ours}\nimport mutation_start\n")
-        (packages / "mutation_start.py").write_text(
-            "import os, sys\n"
-            "sys.dont_write_bytecode = True\n"
-            f"if os.path.exists({str(self._lines)!r}):\n"
-            f"    sys.path.append({str(self.root)!r})\n"
-            "    from tests.mutation.lines import install\n"
-            "    sys.path.pop()\n"
-            f"    install({str(self.root / 'src')!r}, {str(self._lines)!r})\n"
-        )
+        # A compiled file is believed when time and size fit, as they may for a mutant and its source.
+        (packages / "mutation_start.py").write_text("import sys\nsys.dont_write_bytecode = True\n")
         for script in Path(sys.executable).parent.glob("interlock*"):
             text = script.read_text()
             (self._python.parent / script.name).write_text(f"#!{self._python}\n" + text.partition("\n")[2])
             (self._python.parent / script.name).chmod(0o755)
 
-    def executed(self, tests: list[str], seconds: float) -> set[tuple[str, int]]:
-        """The lines of functions that the tests execute. Being followed is slow: whether they pass says nothing."""
-        self._lines.touch()
-        try:
-            self._pytest(tests, seconds)
-            said = self._lines.read_text().splitlines()
-        finally:
-            self._lines.unlink()
-        found = (line.rpartition(":") for line in said)
-        return {(str(Path(file).relative_to(self.root)), int(number)) for file, _, number in found}
-
     def run(self, tests: list[str], seconds: float) -> bool | None:
-        """Whether the tests pass; None when they do not end in time."""
-        return self._pytest(["-x", *tests], seconds)
-
-    def _pytest(self, arguments: list[str], seconds: float) -> bool | None:
-        command = [str(self._python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-        started = subprocess.Popen(
-            command, cwd=self.root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        try:
-            return started.wait(seconds) == 0
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-            started.wait()
+        """Whether the tests pass, at least one of them not being skipped; None when they do not end in time."""
+        command = [str(self._python), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+        with tempfile.TemporaryFile() as said:
+            started = subprocess.Popen(
+                command, cwd=self.root, stdout=said, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+            try:
+                status = started.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(started.pid, signal.SIGKILL)
+                started.wait()
+            said.seek(0)
+            return status == 0 and b" passed" in said.read()
 
     @contextlib.contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
