@@ -6,6 +6,7 @@ Updates of a resource reach those who asked for that resource, under the URI the
 
 import asyncio
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Final, Protocol
 
 from msgspec import Raw
@@ -16,7 +17,7 @@ from interlock.protocol.jsonrpc.codec import decode_object, encode_notification,
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
-from interlock.runtime.calls.caller import Caller
+from interlock.runtime.calls.caller import Caller, ViewKey
 from interlock.runtime.catalog.routes import RESOURCE_SCHEME
 from interlock.runtime.dispatch.client_tasks import Background
 from interlock.runtime.links.connected_link import ConnectedLink
@@ -45,12 +46,17 @@ class Member(Protocol):
         """A notification of the tree that plain MCP does not know."""
 
 
+Sees = Callable[[Caller, Link], bool]
+
+
 class Audience:
     def __init__(self, keepers: Mapping[str, Keeper]) -> None:
         self._keepers = keepers
         self.members: set[Member] = set()
         self._watching: dict[tuple[str, str], dict[Member, str]] = {}  # (segment, uri) -> member -> URI it asked with
         self._changed: set[str] = set()
+        self._announced: dict[tuple[str, Link], Sees] = {}  # lists that are what they were, and who sees them
+        self._told_at: dict[str, float] = {}  # when all were last told of a kind of list
         self._marked: set[str] = set()  # of which only the metadata changed
         self.unplaced_logs = 0  # messages of a shared server that may belong to any of several clients
 
@@ -119,19 +125,35 @@ class Audience:
         """Only parents read the lists again for it; clients would lose their prompt cache for nothing (6.3, ours)."""
         self._tell_soon(self._marked, kinds)
 
+    def list_announced(self, link: Link, kind: str, since: float, sees: Sees) -> None:
+        """The server says that its list changed. Where that changes no list of ours, those who see the server are
+        told all the same, as at the server itself."""
+        if self.members and self._told_at.get(kind, -inf) < since:
+            self._begin_telling()
+            self._announced[kind, link] = sees
+
     def _tell_soon(self, among: set[str], kinds: frozenset[str]) -> None:
         if self.members:
-            if not self._changed and not self._marked:
-                asyncio.get_running_loop().call_later(COALESCE_S, self._tell_changed)
+            self._begin_telling()
             among |= kinds
 
+    def _begin_telling(self) -> None:
+        if not self._changed and not self._marked and not self._announced:
+            asyncio.get_running_loop().call_later(COALESCE_S, self._tell_changed)
+
     def _tell_changed(self) -> None:
-        if not self._changed and not self._marked:
+        if not self._changed and not self._marked and not self._announced:
             return
         changed, self._changed = self._changed, set()
         marked, self._marked = self._marked, set()
+        announced, self._announced = self._announced, {}
+        self._told_at |= dict.fromkeys(changed, asyncio.get_running_loop().time())
+        seen: dict[ViewKey, set[str]] = {}
         for member in list(self.members):
-            for kind in sorted(changed | marked if member.caller.hop is not None else changed):
+            caller = member.caller
+            if caller.key not in seen:
+                seen[caller.key] = {kind for (kind, link), sees in announced.items() if sees(caller, link)}
+            for kind in sorted(changed | seen[caller.key] | (marked if caller.hop is not None else set())):
                 member.on_lists_changed(kind)
 
     # The tree

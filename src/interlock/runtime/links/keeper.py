@@ -71,6 +71,7 @@ RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when gre
 REST_PER_ITEM_S: Final = 50e-6  # some ten times what reading one takes: a flood of changes gets a tenth of the node
 REST_ITEMS_MIN: Final = 100  # what is read in a few milliseconds needs no rest
 REST_MAX_S: Final = 1.0  # a fifth of the usual heartbeat interval, within which a change is to be seen above (6.3)
+SAME_REST_S: Final = 1.0  # after a change was announced that is none: each such announcement is told to clients
 IDLE: Final = "it was idle"
 
 StockCatalog = Callable[[ConnectedLink, Listing | None], Awaitable[None]]
@@ -120,6 +121,7 @@ class Keeper(PassedOnEvents):
         self._relists: dict[str, asyncio.Task[None]] = {}
         self._rests_until = dict.fromkeys(LISTS_OF, 0.0)  # in the time of the loop
         self._unread: set[str] = set()  # kinds of lists that changed since they were last asked for
+        self._announced: dict[str, float] = {}  # of these, the ones the server said it of, and since when
         self._troubles: dict[str, str] = {}  # method -> why its list could not be read
         self._regreeting: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -240,6 +242,8 @@ class Keeper(PassedOnEvents):
     # What the link says (LinkEvents)
 
     def on_changed(self, link: ConnectedLink, kind: str) -> None:
+        if self.is_offered:
+            self._announced.setdefault(kind, asyncio.get_running_loop().time())
         self.refresh(kind)
 
     def on_acknowledged(self, link: ConnectedLink, params: Raw) -> None:
@@ -434,8 +438,18 @@ class Keeper(PassedOnEvents):
         while kind in self._unread:
             await asyncio.sleep(self._rests_until[kind] - loop.time())
             self._unread.discard(kind)
+            announced, before = self._announced.pop(kind, None), self._digests(kind)
             await self._relist_once(kind)
-            self._rests_until[kind] = loop.time() + self._rest_s(kind)
+            is_same = before == self._digests(kind)
+            rest_s = SAME_REST_S if is_same and announced is not None else self._rest_s(kind)
+            self._rests_until[kind] = loop.time() + rest_s
+            # What a node below announces may be news for parents alone: then its bytes differ (`metadata_changed`).
+            if announced is not None and (is_same or not self.link.offer.is_aggregator):
+                self._events.on_announced(self.link, kind, announced)
+
+    def _digests(self, kind: str) -> list[bytes]:
+        listing = self.listing or Listing()
+        return [getattr(listing, FIELD[method]).digest for method in LISTS_OF[kind]]
 
     def _rest_s(self, kind: str) -> float:
         """Between two readings of a list: the longer it is, the more changes are taken together."""

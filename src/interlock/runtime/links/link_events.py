@@ -83,6 +83,9 @@ class LinkEvents:
 
     def on_elicitation_complete(self, link: "ConnectedLink", params: Raw) -> None: ...
 
+    def on_announced(self, link: "ConnectedLink", kind: str, since: float) -> None:
+        """The server said, at this time of the loop, that its list of `kind` changed; it has been read since."""
+
     # What the keeper acts on
 
     def on_changed(self, link: "ConnectedLink", kind: str) -> None:

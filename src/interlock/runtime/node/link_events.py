@@ -75,6 +75,12 @@ class NodeLinkEvents(LinkEvents):
     def on_elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
         self._audience.elicitation_complete(link, params)
 
+    def on_announced(self, link: ConnectedLink, kind: str, since: float) -> None:
+        self._audience.list_announced(link, kind, since, self._sees)
+
+    def _sees(self, caller: Caller, link: Link) -> bool:
+        return link in self._catalog.namespace.view(caller.key).links
+
 
 def _roots_line(at: float, link: ConnectedLink, caller: Caller, held: HeldRoots) -> bytes:
     """The record of a client's roots, by their URIs."""
