@@ -39,7 +39,13 @@ ORDER = [
     *("protocol.webauthn", "protocol.ax", "protocol.ax.registration", "protocol.ax.confirmation"),
     *("protocol.approvals", "protocol.drivers", "protocol.drivers.files.schemas", "protocol.drivers.schema"),
     *("protocol.drivers.files", "protocol.drivers.binding", "protocol.drivers.authoring"),
-    *("protocol.drivers.selection", "protocol.interop", "protocol.interop.read", "protocol.interop.convert"),
+    *(
+        "protocol.drivers.selection",
+        "protocol.aql",
+        "protocol.interop",
+        "protocol.interop.read",
+        "protocol.interop.convert",
+    ),
     *(
         "protocol.interop.write",
         "protocol",
@@ -54,7 +60,7 @@ ORDER = [
     *("runtime.base", "runtime.trust", "runtime.sandbox", "runtime.credentials", "runtime.calls", "runtime.links"),
     *("runtime.catalog", "runtime.access", "runtime.approvals", "runtime.gate", "runtime.dispatch.checks"),
     "runtime.dispatch",
-    *("runtime.audience", "runtime.ax", "runtime.fronts", "runtime.parents", "runtime.drivers"),
+    *("runtime.audience", "runtime.ax", "runtime.aql", "runtime.fronts", "runtime.parents", "runtime.drivers"),
     *("runtime.drivers.install", "runtime.drivers.secrets", "runtime.drivers.workspace", "runtime.drivers.provider"),
     *("runtime.drivers.add", "runtime.drivers.contracts", "runtime.drivers.registry", "runtime.interop"),
     *(

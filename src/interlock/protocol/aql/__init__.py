@@ -1,0 +1,1 @@
+"""MCP-AQL: operations behind a few endpoints. Declarations, families, requests, validation, envelopes, limits."""

@@ -1,0 +1,237 @@
+"""The closed list of error codes (C.err-1), and failures as values.
+
+A failure is what an envelope says: code, message, details. Each function below makes one, with the message of the
+published template; dynamic values stand in single quotes and are repeated in the details. `OperationFailed` carries a
+failure out of a native handler. Nothing else becomes a failure but by these functions.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, Literal
+
+import msgspec
+
+AVAILABLE_MAX: Final = 10  # names offered for one that is unknown
+VALUE_CHARS_MAX: Final = 200  # of a value that is repeated in an error
+
+
+class Code(Enum):
+    VALIDATION_MISSING_PARAM = "VALIDATION_MISSING_PARAM"
+    VALIDATION_INVALID_TYPE = "VALIDATION_INVALID_TYPE"
+    VALIDATION_INVALID_VALUE = "VALIDATION_INVALID_VALUE"
+    VALIDATION_UNKNOWN_PARAM = "VALIDATION_UNKNOWN_PARAM"
+    VALIDATION_UNKNOWN_FIELD = "VALIDATION_UNKNOWN_FIELD"
+    VALIDATION_INVALID_ENCODING = "VALIDATION_INVALID_ENCODING"
+    VALIDATION_PAYLOAD_TOO_LARGE = "VALIDATION_PAYLOAD_TOO_LARGE"
+    VALIDATION_ENDPOINT_MISMATCH = "VALIDATION_ENDPOINT_MISMATCH"
+    NOT_FOUND_OPERATION = "NOT_FOUND_OPERATION"
+    NOT_FOUND_RESOURCE = "NOT_FOUND_RESOURCE"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    PERMISSION_TRUST_LEVEL_INSUFFICIENT = "PERMISSION_TRUST_LEVEL_INSUFFICIENT"
+    PERMISSION_DANGER_LEVEL_DENIED = "PERMISSION_DANGER_LEVEL_DENIED"
+    CONFIRMATION_REQUIRED = "CONFIRMATION_REQUIRED"
+    CONFLICT_ALREADY_EXISTS = "CONFLICT_ALREADY_EXISTS"
+    CONFLICT_VERSION_MISMATCH = "CONFLICT_VERSION_MISMATCH"
+    CONFLICT_INVALID_STATE = "CONFLICT_INVALID_STATE"
+    RATE_LIMIT_EXCEEDED = "RATE_LIMIT_EXCEEDED"
+    RATE_LIMIT_QUOTA_EXHAUSTED = "RATE_LIMIT_QUOTA_EXHAUSTED"
+    TOKEN_INVALID = "TOKEN_INVALID"  # noqa: S105
+    TOKEN_EXPIRED = "TOKEN_EXPIRED"  # noqa: S105
+    TOKEN_ALREADY_USED = "TOKEN_ALREADY_USED"  # noqa: S105
+    TOKEN_SCOPE_MISMATCH = "TOKEN_SCOPE_MISMATCH"  # noqa: S105
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+    INVALID_QUERY_TYPE = "INVALID_QUERY_TYPE"
+    INTROSPECTION_ERROR = "INTROSPECTION_ERROR"
+    BATCH_VALIDATION_ERROR = "BATCH_VALIDATION_ERROR"
+
+
+CODES: Final = frozenset(code.value for code in Code)
+FATAL: Final = frozenset({Code.INTERNAL_ERROR.value, Code.INTROSPECTION_ERROR.value})  # isError true (C.tool-6)
+CATEGORIES: Final = ("VALIDATION_", "NOT_FOUND_", "PERMISSION_", "CONFLICT_", "RATE_LIMIT_", "TOKEN_", "INTERNAL_")
+
+LimitType = Literal["request_size", "response_size", "string_length", "array_elements", "nesting_depth"]
+UNITS: Final[Mapping[str, str]] = {
+    "request_size": "bytes",
+    "response_size": "bytes",
+    "string_length": "bytes",
+    "array_elements": "elements",
+    "nesting_depth": "levels",
+    "batch_operations": "elements",
+}
+HELP: Final = 'introspect tells more: {"operation":"introspect","params":{"query":"operations"}}'
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """`code` is one of `Code`, or one that a native operation declared in one of the same categories."""
+
+    code: str
+    message: str
+    details: dict[str, Any] | None = None
+    confirmation: dict[str, Any] | None = None  # stands beside `error` (C.token-3)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the MCP result says isError: the caller can do nothing about it (C.tool-6)."""
+        return self.code in FATAL
+
+
+class OperationFailed(Exception):
+    """What a native handler raises to fail with a code."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def failure(code: Code, message: str, details: Mapping[str, Any] | None = None) -> Failure:
+    return Failure(code.value, message, None if details is None else dict(details))
+
+
+def help_with(operation: str) -> str:
+    """The introspect call that shows how an operation is called."""
+    return f'See {{"operation":"introspect","params":{{"query":"operations","name":"{operation}"}}}}'
+
+
+def missing_params(
+    operation: str, missing: Sequence[tuple[str, str, str]], unknown: Sequence[str] = (), suggestion: str = ""
+) -> Failure:
+    """All of them at once; each with its type and its description."""
+    said = "; ".join(
+        f"Missing required parameter '{one}' for operation '{operation}'. Expected: {of}{f' ({what})' if what else ''}"
+        for one, of, what in missing
+    )
+    details: dict[str, Any] = {
+        "param_name": missing[0][0],
+        "operation": operation,
+        "missing_params": [one for one, _, _ in missing],
+    }
+    if unknown:
+        details["unknown_params"] = list(unknown)
+    return failure(Code.VALIDATION_MISSING_PARAM, f"{said}. {suggestion}{help_with(operation)}", details)
+
+
+def invalid_type(param: str, expected: str, actual: str, value: Any = msgspec.UNSET, *, hint: str = "") -> Failure:
+    details: dict[str, Any] = {"param_name": param, "expected_type": expected, "actual_type": actual}
+    if value is not msgspec.UNSET and len(str(value)) <= VALUE_CHARS_MAX:
+        details["value"] = value
+    message = f"Parameter '{param}' expected '{expected}', got '{actual}'"
+    return failure(Code.VALIDATION_INVALID_TYPE, f"{message}. {hint}" if hint else message, details)
+
+
+def invalid_value(param: str, why: str, details: Mapping[str, Any] | None = None) -> Failure:
+    said = {"param_name": param, **(details or {})}
+    return failure(Code.VALIDATION_INVALID_VALUE, f"Parameter '{param}': {why}", said)
+
+
+def unknown_params(
+    operation: str, unknown: Sequence[str], valid: Sequence[str], near: Mapping[str, str] | None = None
+) -> Failure:
+    details: dict[str, Any] = {"operation": operation, "unknown_params": list(unknown), "valid_params": list(valid)}
+    message = f"Unknown parameter(s) for operation '{operation}': {', '.join(unknown)}"
+    if near:
+        details["did_you_mean"] = dict(near)
+        message += ". Did you mean " + ", ".join(f"'{name}'" for name in near.values()) + "?"
+    return failure(Code.VALIDATION_UNKNOWN_PARAM, message, details)
+
+
+def unknown_fields(
+    operation: str, unknown: Sequence[str], valid: Sequence[str], near: Mapping[str, str] | None = None, note: str = ""
+) -> Failure:
+    details: dict[str, Any] = {"operation": operation, "unknown_fields": list(unknown), "valid_fields": list(valid)}
+    message = f"Unknown field(s) in input of operation '{operation}': {', '.join(unknown)}"
+    if near:
+        details["did_you_mean"] = dict(near)
+        message += ". Did you mean " + ", ".join(f"'{name}'" for name in near.values()) + "?"
+    return failure(Code.VALIDATION_UNKNOWN_FIELD, f"{message}. {note}" if note else message, details)
+
+
+def invalid_encoding(location: str | None = None, byte_offset: int | None = None) -> Failure:
+    details: dict[str, Any] = {}
+    if location is not None:
+        details["location"] = location
+    if byte_offset is not None:
+        details["byte_offset"] = byte_offset
+    return failure(Code.VALIDATION_INVALID_ENCODING, "Invalid character encoding in request", details)
+
+
+def too_large(limit_type: str, limit: int, actual: int, **more: Any) -> Failure:
+    details = {"limit_type": limit_type, "limit_value": limit, "actual_value": actual, "unit": UNITS[limit_type]}
+    message = f"Payload exceeds {limit_type} limit of {limit}"
+    return failure(Code.VALIDATION_PAYLOAD_TOO_LARGE, message, {**details, **more})
+
+
+def unknown_operation(operation: str, available: Sequence[str] = (), *, because: str = "") -> Failure:
+    details: dict[str, Any] = {"operation": operation}
+    message = f"Unknown operation: '{operation}'"
+    if available:
+        details["available"] = list(available[:AVAILABLE_MAX])
+        message += f". Did you mean '{available[0]}'?"
+    if because:
+        message += f". {because}"
+    return failure(
+        Code.NOT_FOUND_OPERATION, f"{message} {HELP}" if message[-1] == "?" else f"{message}. {HELP}", details
+    )
+
+
+def endpoint_mismatch(operation: str, expected: str, expected_tool: str, actual: str, actual_tool: str) -> Failure:
+    details = {
+        "operation": operation,
+        "expected_endpoint": expected,
+        "actual_endpoint": actual,
+        "expected_tool": expected_tool,
+    }
+    message = f"Operation '{operation}' must be called via {expected_tool}, not {actual_tool}"
+    return failure(Code.VALIDATION_ENDPOINT_MISMATCH, message, details)
+
+
+def resource_not_found(resource_type: str, resource_id: str) -> Failure:
+    details = {"resource_type": resource_type, "resource_id": resource_id}
+    return failure(Code.NOT_FOUND_RESOURCE, f"Resource '{resource_type}' not found: '{resource_id}'", details)
+
+
+def permission_denied(reason: str, **more: Any) -> Failure:
+    return failure(Code.PERMISSION_DENIED, f"Permission denied: '{reason}'", {"reason": reason, **more})
+
+
+def internal_error(description: str, **details: Any) -> Failure:
+    """`description`: a neutral sentence, without language errors, classes or paths."""
+    return failure(Code.INTERNAL_ERROR, f"Internal error: '{description}'", details or None)
+
+
+def danger_denied(operation: str, danger: str, trust: str, minimum: str, reasons: Sequence[str] = ()) -> Failure:
+    details: dict[str, Any] = {
+        "operation": operation,
+        "danger_level": danger,
+        "adapter_trust": trust,
+        "minimum_trust_required": minimum,
+    }
+    if reasons:
+        details["reasons"] = list(reasons)
+    message = f"Operation '{operation}' (danger: {danger}) denied for adapter trust level '{trust}'"
+    return failure(Code.PERMISSION_DANGER_LEVEL_DENIED, message, details)
+
+
+def confirmation_required(
+    operation: str, danger: str, *, token: str, expires_at: str, message: str, reasons: Sequence[str] = ()
+) -> Failure:
+    """The token stands in the details and beside the error, because clients read either (C.token-3)."""
+    details: dict[str, Any] = {"operation": operation, "danger_level": danger}
+    confirmation: dict[str, Any] = {"token": token, "expires_at": expires_at, "message": message}
+    if reasons:
+        details["reasons"] = confirmation["reasons"] = list(reasons)
+    details |= {"confirmation_message": message, "confirmation_token": token, "expires_at": expires_at}
+    return Failure(Code.CONFIRMATION_REQUIRED.value, "This operation requires confirmation", details, confirmation)
+
+
+HTTP_CODES: Final = {
+    401: Code.PERMISSION_DENIED,
+    403: Code.PERMISSION_DENIED,
+    404: Code.NOT_FOUND_RESOURCE,
+    409: Code.CONFLICT_ALREADY_EXISTS,
+    429: Code.RATE_LIMIT_EXCEEDED,
+}
+
+
+def code_of_status(status: int) -> Code:
+    """C.err-6: the code of an HTTP status from 400 on."""
+    return Code.INTERNAL_ERROR if status >= 500 else HTTP_CODES.get(status, Code.VALIDATION_INVALID_TYPE)

@@ -1,0 +1,298 @@
+"""The declaration of an operation: the one source of its routing, validation, introspection and description.
+
+A native operation declares itself; the declaration of an aggregated tool is computed from its definition
+(`tool_operations`). Both are the same value, so that one router, one validator and one introspection serve both.
+`check_operation` says what is wrong with a declaration, in a sentence that names the operation and the part.
+"""
+
+import re
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import msgspec
+
+SPEC_VERSION: Final = "1.0.0-draft"
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]*")  # of operations, parameters and families (4.3, 8.5.2)
+SUMMARY_CHARS_MAX: Final = 120  # of a description in a list of operations
+# 8.5.4, by the version of the specification. No adapter may have these names, also while the loop is off.
+RESERVED_BY_VERSION: Final[Mapping[str, tuple[str, ...]]] = {
+    "1.0.0-draft": (
+        "introspect",
+        "execute_agent",
+        "record_execution_step",
+        "complete_execution",
+        "abort_execution",
+        "confirm_operation",
+        "verify_challenge",
+    )
+}
+RESERVED: Final = frozenset(RESERVED_BY_VERSION[SPEC_VERSION])
+LITERAL_NAMES: Final = frozenset({"stepDescription", "nextActionHint"})  # prescribed by 8.6.3 against 4.3
+
+
+class Category(Enum):
+    CREATE = "CREATE"
+    READ = "READ"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+    EXECUTE = "EXECUTE"
+
+
+class Danger(IntEnum):
+    SAFE = 0
+    REVERSIBLE = 1
+    DESTRUCTIVE = 2
+    DANGEROUS = 3
+    FORBIDDEN = 4
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Permissions(msgspec.Struct, frozen=True, rename={"read_only": "readOnly"}):
+    """6.1; as introspection shows them."""
+
+    read_only: bool
+    destructive: bool
+
+
+PERMISSIONS: Final = {
+    Category.CREATE: Permissions(False, False),
+    Category.READ: Permissions(True, False),
+    Category.UPDATE: Permissions(False, True),
+    Category.DELETE: Permissions(False, True),
+    Category.EXECUTE: Permissions(False, True),
+}
+DEFAULT_DANGER: Final = {
+    Category.CREATE: Danger.REVERSIBLE,
+    Category.READ: Danger.SAFE,
+    Category.UPDATE: Danger.REVERSIBLE,
+    Category.DELETE: Danger.DESTRUCTIVE,
+    Category.EXECUTE: Danger.REVERSIBLE,
+}
+
+TypeKind = Literal["enum", "object", "scalar", "union"]
+JSON_TYPES: Final = ("string", "integer", "number", "boolean", "array", "object", "null", "any")
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+    """A parameter, or a field of an object type. `info` is what introspection shows of it (closed: C.intro-4)."""
+
+    name: str
+    type: str  # a JSON type word, "X | null", or the name of a type
+    required: bool = False
+    description: str = ""
+    default: Any = msgspec.UNSET
+    enum: tuple[Any, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    format: str | None = None
+    items: Mapping[str, Any] | None = None
+    sensitive: bool = False  # its value is never repeated in an error or a log
+    allow_nul: bool = False  # strings in it may hold U+0000 (4.7.1)
+    original: str | None = None  # how the tool below spells it, where that differs
+    of_gateway: bool = False  # read by the node (`fields`, `confirmation_token`); no handler ever sees it
+    schema: Mapping[str, Any] | None = None  # of its value, where the fields above do not say all
+
+    @property
+    def sent_as(self) -> str:
+        return self.original if self.original is not None else self.name
+
+    def info(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {"name": self.name, "type": self.type, "required": self.required}
+        if self.description:
+            shown["description"] = self.description
+        if self.default is not msgspec.UNSET:
+            shown["default"] = self.default
+        if self.enum:
+            shown["enum"] = list(self.enum)
+        for key, value in (
+            ("minimum", self.minimum),
+            ("maximum", self.maximum),
+            ("minLength", self.min_length),
+            ("maxLength", self.max_length),
+            ("pattern", self.pattern),
+            ("format", self.format),
+            ("items", self.items),
+        ):
+            if value is not None:
+                shown[key] = value
+        if self.sensitive:
+            shown["sensitive"] = True
+        return shown
+
+    def value_schema(self) -> dict[str, Any]:
+        """The JSON Schema of its value, by which it is validated."""
+        if self.schema is not None:
+            return dict(self.schema)
+        words = [word.strip() for word in self.type.split("|")]
+        made: dict[str, Any] = {}
+        if all(word in JSON_TYPES for word in words) and "any" not in words:
+            made["type"] = words[0] if len(words) == 1 else words
+        for key, value in (
+            ("minimum", self.minimum),
+            ("maximum", self.maximum),
+            ("minLength", self.min_length),
+            ("maxLength", self.max_length),
+            ("pattern", self.pattern),
+            ("items", self.items),
+        ):
+            if value is not None:
+                made[key] = value
+        if self.enum:
+            made["enum"] = [*self.enum, None] if "null" in words and None not in self.enum else list(self.enum)
+        return made
+
+
+class TypeDeclaration(msgspec.Struct, frozen=True, kw_only=True):
+    """A named type. `details` is what introspection shows of it (closed: C.intro-5)."""
+
+    name: str
+    kind: TypeKind
+    description: str = ""
+    values: tuple[str, ...] = ()  # of an enum
+    fields: tuple[Parameter, ...] = ()  # of an object
+    members: tuple[str, ...] = ()  # of a union
+
+    def info(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {"name": self.name, "kind": self.kind}
+        if self.description:
+            shown["description"] = self.description
+        return shown
+
+    def details(self) -> dict[str, Any]:
+        shown = self.info()
+        if self.kind == "enum":
+            shown["values"] = list(self.values)
+        elif self.kind == "object":
+            shown["fields"] = [field.info() for field in self.fields]
+        elif self.kind == "union":
+            shown["members"] = list(self.members)
+        return shown
+
+
+class Returns(msgspec.Struct, frozen=True):
+    """An array is {name: "array", kind: "scalar"} with its items in the description."""
+
+    name: str = "object"
+    kind: TypeKind = "object"
+    description: str = ""
+
+    def info(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {"name": self.name, "kind": self.kind}
+        if self.description:
+            shown["description"] = self.description
+        return shown
+
+
+class Lifecycle(msgspec.Struct, frozen=True):
+    """Of a long-running EXECUTE operation (8.4.5); as introspection shows it."""
+
+    states: tuple[str, ...]
+    supports_cancel: bool = False
+    supports_retry: bool = False
+    progress_reporting: bool = False
+
+
+class Example(msgspec.Struct, frozen=True, omit_defaults=True):
+    request: dict[str, Any]  # {"operation": ..., "params": {...}}
+    description: str = ""
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
+    """One operation, native or of an aggregated tool.
+
+    `danger` None: by its category. `family` None: by the profile. `examples` empty: one is made (`example_of`).
+    `upsert`: a CREATE may find that the resource exists (8.3).
+    """
+
+    name: str
+    category: Category
+    description: str
+    parameters: tuple[Parameter, ...] = ()
+    returns: Returns = Returns()
+    danger: Danger | None = None
+    danger_reasons: tuple[str, ...] = ()
+    confirmation_message: str = ""  # what a caller is asked; {name} stands for a parameter
+    family: str | None = None
+    examples: tuple[Example, ...] = ()
+    types: tuple[TypeDeclaration, ...] = ()  # that its parameters and its answer name
+    lifecycle: Lifecycle | None = None
+    upsert: bool = False
+    arguments_schema: Mapping[str, Any] | None = None  # of all arguments together, as the tool below has it
+    computed_fields: tuple[Mapping[str, Any], ...] = ()
+
+    @cached_property
+    def danger_level(self) -> Danger:
+        return DEFAULT_DANGER[self.category] if self.danger is None else self.danger
+
+    @cached_property
+    def permissions(self) -> Permissions:
+        return PERMISSIONS[self.category]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Parameter]:
+        return {parameter.name: parameter for parameter in self.parameters}
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self.parameters if parameter.required)
+
+    @cached_property
+    def passes_unchanged(self) -> frozenset[str]:
+        """The parameters that reach the handler or the tool under the name they have here."""
+        return frozenset(
+            parameter.name
+            for parameter in self.parameters
+            if parameter.original is None and not parameter.of_gateway and parameter.name not in SPREAD
+        )
+
+    @cached_property
+    def input_type(self) -> TypeDeclaration | None:
+        """Of an UPDATE operation: the type of its parameter `input` (4.5), where it declares one."""
+        declared = self.by_name.get("input")
+        if self.category is not Category.UPDATE or declared is None:
+            return None
+        return next((each for each in self.types if each.name == declared.type), None)
+
+    @cached_property
+    def summary(self) -> str:
+        """The description in one line of a list."""
+        line = " ".join(self.description.split("\n", 1)[0].split())
+        return line if len(line) <= SUMMARY_CHARS_MAX else line[: SUMMARY_CHARS_MAX - 3].rstrip() + "..."
+
+
+SPREAD: Final = frozenset({"input", "arguments"})  # whose members a tool below may get as arguments of their own
+
+
+def is_name(text: object) -> bool:
+    return isinstance(text, str) and NAME.fullmatch(text) is not None
+
+
+def check_operation(operation: Operation, *, may_be_reserved: bool = False) -> str | None:
+    """Why the declaration cannot be registered, or None. `may_be_reserved`: it is the node's own."""
+    name = operation.name
+    if not is_name(name):
+        return f"operation {name!r}: the name must match ^[a-z][a-z0-9_]*$ (8.5.2)"
+    if name in RESERVED and not may_be_reserved:
+        return f"operation '{name}': the name is reserved (8.5.4)"
+    if not isinstance(operation.category, Category):
+        choices = ", ".join(category.value for category in Category)
+        return f"operation '{name}': the category must be one of {choices} (2.1)"
+    if not operation.description.strip():
+        return f"operation '{name}': the description is missing"
+    seen: set[str] = set()
+    for parameter in operation.parameters:
+        if not is_name(parameter.name) and parameter.name not in LITERAL_NAMES:
+            return f"operation '{name}': the parameter name {parameter.name!r} must match ^[a-z][a-z0-9_]*$ (4.3)"
+        if parameter.name in seen:
+            return f"operation '{name}': the parameter '{parameter.name}' is declared twice"
+        seen.add(parameter.name)
+    return None
