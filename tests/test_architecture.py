@@ -42,6 +42,7 @@ ORDER = [
     *(
         "protocol.drivers.selection",
         "protocol.aql",
+        "protocol.aql.safety",
         "protocol.interop",
         "protocol.interop.read",
         "protocol.interop.convert",

@@ -1,0 +1,130 @@
+"""The hint of a reported step (8.6.3): prose by an agent, in the one form in which it is judged.
+
+In: what the agent wrote, of any script and any spelling. Out: its normal text, the action it names without what it only
+quotes, the words of that action, and every name in it that a call could have. Each step is linear in the text.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+HINT_CHARS_MIN: Final = 8
+HINT_CHARS_MAX: Final = 10_000  # a person may have to read it
+EXAMPLE: Final = "calling write_file on project/config.json to update database URL"
+
+# Letters that look like others (a selection of Unicode TS 39), after compatibility decomposition and case folding.
+_LOOKALIKE: Final = str.maketrans(
+    {
+        **dict(zip("аеорсухіјѕһԁԛԝӏвкмнтгпьɑɡıʟᴏᴄᴠᴡᴢꞁ", "aeopcyxijshdqwlbkmhtrnbagilocvwzl", strict=True)),
+        **dict(zip("αερονικτυχωγηβμσ", "aepoviktuxwynbuo", strict=True)),
+        **dict(zip("օսոհցզքէյլռաբ", "ounhgqpejlnub", strict=True)),
+        **dict(zip("‘’‚‛“”„‟«»", '\'\'\'\'""""""', strict=True)),
+    }
+)
+_FILLERS: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800")  # letters and symbols that show nothing
+_DROPPED: Final = frozenset({"Mn", "Me", "Cf", "Cs", "Co", "Cn"})  # marks above letters, and what shows nothing
+
+_CAMEL: Final = re.compile(r"(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=[0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SPACE: Final = re.compile(r"\s+")
+_JOINTS: Final = re.compile(r" ?_[_ ]*")
+_SPELLED: Final = re.compile(r"(?<![^\W_])(?:[^\W_] ){2,}[^\W_](?![^\W_])")  # "d r o p"
+_QUOTED: Final = re.compile(r'"[^"]*"|(?<![^\s(=:])\'[^\']*\'(?![^\W_])')
+_WORDS: Final = re.compile(r"[^\W_]+")
+_NAMES: Final = re.compile(r"[^\s\"'`()<>{}\[\],;]+")
+_EDGES: Final = ".:!?*"
+
+# Who runs what it quotes has not only mentioned it.
+_RUNNING: Final = frozenset(
+    {"execute", "run", "call", "invoke", "perform", "shell", "command", "bash", "sh", "zsh", "powershell", "cmd"}
+    | {"exec", "eval", "sql", "script", "sudo"}
+)
+
+
+class Hint(msgspec.Struct, frozen=True, kw_only=True):
+    text: str  # the whole, normal
+    actions: tuple[str, ...]  # the spellings that patterns are tried on, without what is only quoted
+    words: tuple[str, ...]  # of the action; "drop_tableUsers" has three
+    names: frozenset[str]  # whatever could be the name of something to call
+
+
+def normalise(text: str, *, split: bool = False) -> str:
+    """Compatibility forms, case, marks, invisible characters, lookalikes, dashes and white space made plain.
+
+    `split`: words inside words, as in camelCase, are parted by an underscore first.
+    """
+    plain = "".join(_plain_characters(unicodedata.normalize("NFKD", text)))
+    if split:
+        plain = _CAMEL.sub("_", plain)
+    folded = unicodedata.normalize("NFKC", plain.casefold().translate(_LOOKALIKE)).casefold()
+    return _JOINTS.sub("_", _SPACE.sub(" ", folded)).strip()
+
+
+def _plain_characters(text: str) -> list[str]:
+    made: list[str] = []
+    for character in text:
+        if character.isascii():
+            made.append(character if character >= " " and character != "\x7f" else " ")
+            continue
+        category = unicodedata.category(character)
+        if category in _DROPPED or character in _FILLERS:
+            continue
+        if category == "Pd" or character == "\u2212":
+            character = "-"
+        elif category == "Pc":
+            character = "_"
+        elif category[0] == "Z" or category == "Cc":
+            character = " "
+        made.append(character)
+    return made
+
+
+def read_hint(written: str) -> Hint:
+    whole, parted = normalise(written), normalise(written, split=True)
+    is_mentioned = _is_only_mentioned(parted)
+    spellings = [_QUOTED.sub('""', each) if is_mentioned else each for each in (whole, parted)]
+    spellings += [_SPELLED.sub(_without_spaces, each) for each in spellings]
+    actions = tuple(dict.fromkeys(spellings))
+    words = tuple(dict.fromkeys(word for action in actions for word in _WORDS.findall(action)))
+    names = frozenset(name for each in _NAMES.findall(whole) for name in (each, each.strip(_EDGES)) if name)
+    return Hint(text=whole, actions=actions, words=words, names=names)
+
+
+def _is_only_mentioned(text: str) -> bool:
+    """Whether quoted text is an argument: the rest says what is done, and that is not to run what is quoted."""
+    rest = _WORDS.findall(_QUOTED.sub(" ", text))
+    return len(rest) > 1 and not any(stem in _RUNNING for word in rest for stem in stems(word))
+
+
+def _without_spaces(found: re.Match[str]) -> str:
+    return found.group().replace(" ", "")
+
+
+def stems(word: str) -> tuple[str, ...]:
+    """The forms of a verb that this word may be an inflection of: deleting, dropped, wipes."""
+    found = [word]
+    for ending in ("ing", "ed", "es", "s", "d"):
+        if word.endswith(ending) and len(word) - len(ending) >= 2:
+            stem = word[: -len(ending)]
+            found.append(stem)
+            if ending in ("ing", "ed"):
+                found.append(stem + "e")
+                if len(stem) > 2 and stem[-1] == stem[-2]:
+                    found.append(stem[:-1])
+    return tuple(found)
+
+
+def maybe_hint_fault(written: str, is_known: Callable[[str], bool]) -> str | None:
+    """Why a hint says too little to be judged. `is_known`: whether a normal name is that of something to call."""
+    text = normalise(written)
+    if not text:
+        return f"describe the action you intend, for example: {EXAMPLE}"
+    if " " not in text:
+        if is_known(text):
+            return None
+        return f"one word says too little of an action; for example: {EXAMPLE}"
+    if len(text) < HINT_CHARS_MIN:
+        return f"at least {HINT_CHARS_MIN} characters are needed to judge an action; for example: {EXAMPLE}"
+    return None
