@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 from tests.conformance import suite, toolbox, verdict
+from tests.conformance.foreign import FIXTURES, FOREIGN, FOREIGN_ALONE, Foreign
 from tests.conformance.suite import CLIENT_EXIT, NOT_RUN, REQUIREMENTS
 from tests.conformance.trials import ALONE, CELLS, ERAS, LEGS, Cell, Trial
 
@@ -38,6 +39,7 @@ def markdown(kept: dict[str, Any]) -> str:
     for era in ERAS:
         cells = [cell for cell in [*ALONE, *CELLS] if cell.client == era]
         parts += [f"### Clients of {REQUIREMENTS[era]}", table(cells, [heading(cell) for cell in cells], trials)]
+    parts += ["## Fixtures of others behind Interlock", *foreign(trials)]
     parts += [
         "## Interlock as the client",
         "The suite's servers, a node in front of them, and an SDK client of either era in front of the node. In auth/* "
@@ -51,6 +53,32 @@ def markdown(kept: dict[str, Any]) -> str:
     if known := reasons({trial.known_as: trial for trial in [*ALONE, *CELLS, *LEGS]}):
         parts += ["## What fails, and why", "\n".join(known)]
     return "\n\n".join(parts) + "\n"
+
+
+def foreign(trials: Results) -> list[str]:
+    parts = [
+        "The same with the servers that the SDKs are tested with, over HTTP: each alone, in the eras that it speaks, "
+        "and behind a node, as `/mcp/only/fixture`, in both. What a fixture fails alone it may fail behind a node. "
+        "Left out: scenarios of extensions (skills, tasks), which none of these offers.",
+    ]
+    for era in ERAS:
+        columns = [one for one in [*FOREIGN_ALONE, *FOREIGN] if one.client == era]
+        columns.sort(key=lambda one: (list(FIXTURES).index(one.fixture), not one.is_alone))
+        titles = [f"{FIXTURES[one.fixture].title}{' alone' if one.is_alone else ', Interlock'}" for one in columns]
+        parts += [f"### Clients of {REQUIREMENTS[era]}, fixtures of others", table(columns, titles, trials)]
+    parts += ["### What fails with fixtures of others, and why"]
+    lines = [line for one in FOREIGN for line in foreign_reasons(one, trials[one.name])]
+    return [*parts, "\n".join(lines)]
+
+
+def foreign_reasons(trial: Foreign, results: dict[str, dict[str, Any]]) -> list[str]:
+    """Every check that fails, those of one reason together."""
+    known, found = verdict.expected(trial.known_as), dict[str, list[str]]()
+    for name, scenario in sorted(results.items()):
+        for check in sorted(failed(scenario)) if verdict.is_judged(trial, name) else ():
+            reason = known.get(name, {}).get(check, "It fails with the fixture alone too.")
+            found.setdefault(reason, []).append(f"{name}, `{check}`" if check != name else f"`{check}`")
+    return [f"- {trial.title}. {reason} {'; '.join(checks)}" for reason, checks in found.items()]
 
 
 def heading(cell: Cell) -> str:
@@ -79,7 +107,7 @@ def table(columns: Sequence[Trial], titles: list[str], trials: Results) -> str:
     for scenario in scenarios:
         judged = [verdict.is_judged(trial, scenario) for trial in columns]
         if any(judged):
-            shown = scenario if any(one[scenario]["scored"] for one in results) else f"*{scenario}*"
+            shown = scenario if any(one[scenario]["scored"] for one in results if scenario in one) else f"*{scenario}*"
             scores = [
                 score(one[scenario]) if said else "across eras" for one, said in zip(results, judged, strict=True)
             ]

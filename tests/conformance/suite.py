@@ -57,7 +57,7 @@ def is_run(scenario: str) -> bool:
 
 def environment() -> dict[str, str]:
     """Of the suite, which is compiled once and not at each of its many starts."""
-    return {**os.environ, "NODE_COMPILE_CACHE": str(toolbox.CACHE / "node-compiled")}
+    return {**os.environ, "NODE_COMPILE_CACHE": str(toolbox.SHARED / "node-compiled")}
 
 
 def run_server(url: str, revision: str) -> dict[str, Scenario]:

@@ -72,12 +72,11 @@ def test_the_first_line_of_the_python_sdk(root: RunningNode, pipe: str) -> None:
 @pytest.mark.parametrize("pipe", PIPES)
 @pytest.mark.parametrize(("sdk", "era"), [("v1", "legacy"), ("v2", "legacy"), ("v2", "modern")])
 def test_both_lines_of_the_typescript_sdk(root: RunningNode, sdk: str, era: str, pipe: str) -> None:
-    toolbox.npm_packages()
     where = {"url": f"{root.url}/mcp"} if pipe == "http" else {"command": bridge(root)}
     trial = {"sdk": sdk, "era": era, "tools": TOOLS, **where}
     program = (HERE / "deep_client.mjs").read_text()
     command = [str(toolbox.node()), "--input-type=module", "--eval", program]
-    found = run(command, cwd=toolbox.NODE_HOME, env={**os.environ, "TRIAL": json.dumps(trial)})
+    found = run(command, cwd=toolbox.npm_packages().parent, env={**os.environ, "TRIAL": json.dumps(trial)})
     assert_found(found, f"through {sdk}")
 
 

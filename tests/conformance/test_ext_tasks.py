@@ -19,7 +19,6 @@ SERVERS = {"legacy": ("old_stdio", "old_http"), "modern": ("new_stdio", "new_htt
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    toolbox.npm_packages()
     with node_of_tasks(tmp_path_factory.mktemp("ext-tasks")) as running:
         yield running
 
@@ -31,7 +30,7 @@ def told(node: RunningNode, era: str, link: str, outcome: Any) -> Any:
     trial |= {"quick": {"id": ids[0], "outcome": outcome}, "slow": {"id": ids[1]}}
     done = subprocess.run(
         [str(toolbox.node()), "--input-type=module", "--eval", PROGRAM.read_text()],
-        cwd=toolbox.NODE_HOME,
+        cwd=toolbox.npm_packages().parent,
         env={**os.environ, "TRIAL": json.dumps(trial)},
         capture_output=True,
         text=True,

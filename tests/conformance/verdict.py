@@ -1,8 +1,9 @@
 """The results of a trial against what is known to fail there, and all results kept for the page.
 
 What is known to fail stands with its reason in expected/. A failure that does not stand there and one that stands there
-but does not happen both make the run red, and a warning is a failure. Scenarios of extensions that the fixture does not
-offer, and of tasks across eras, which the node refuses, are never judged.
+but does not happen both make the run red, and a warning is a failure. What a foreign fixture fails alone is its own.
+Scenarios of extensions that the fixture does not offer, and of tasks across eras, which the node refuses, are never
+judged.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any
 
 import yaml
 from tests.conformance import toolbox
+from tests.conformance.foreign import Foreign
 from tests.conformance.suite import Scenario
 from tests.conformance.trials import Trial
 
@@ -23,9 +25,18 @@ WITHIN_AN_ERA = ("tasks-",)
 
 
 def is_judged(trial: Trial, scenario: str) -> bool:
-    if scenario.startswith(WITHIN_AN_ERA):
+    if scenario.startswith(WITHIN_AN_ERA) and not isinstance(trial, Foreign):
         return trial.client == trial.server
-    return not scenario.startswith(NOT_OFFERED)
+    return not scenario.startswith((*NOT_OFFERED, *WITHIN_AN_ERA) if isinstance(trial, Foreign) else NOT_OFFERED)
+
+
+def failing_alone(trial: Trial, scenario: str) -> set[str]:
+    """What a foreign fixture fails without a node, as it was kept: all that this trial may fail without a word."""
+    if not isinstance(trial, Foreign):
+        return set()
+    alone = trial if trial.is_alone else trial.alone
+    found = kept()["trials"].get(alone.name, {}).get(scenario) if alone else None
+    return {*found["failing"], *found["warnings"]} if found else set()
 
 
 def expected(known_as: str) -> dict[str, dict[str, str]]:
@@ -46,7 +57,7 @@ def judge(trial: Trial, results: dict[str, Scenario]) -> list[str]:
         f"{name}: {check} fails: {said}"
         for name, checks in failing.items()
         for check, said in checks.items()
-        if check not in known.get(name, {})
+        if check not in known.get(name, {}) and check not in failing_alone(trial, name)
     ]
     stale = [
         f"{name}: {check} is expected to fail but does not; remove it from expected/{trial.known_as}.yml"
