@@ -93,6 +93,7 @@ class Peer:
         self.complaints: list[str] = []
         self.asked: list[Any] = []  # requests of servers, as they came
         self.log: list[Any] = []  # every message, in the order of its arrival
+        self.batches: asyncio.Queue[str] = asyncio.Queue()  # arrays of messages, as they came
         self._heard: deque[Any] = deque()
         self._news = asyncio.Event()
         self._ids = itertools.count(1)
@@ -219,6 +220,9 @@ class Peer:
 
     def _receive(self, text: str, stream: Ongoing | None, status: int | None = None) -> None:
         message = json.loads(text)
+        if isinstance(message, list):
+            self.batches.put_nowait(text)
+            return
         self.log.append(message)
         answers = self._running.pop(members(text)["id"], None) if "id" in message and "method" not in message else None
         if self.judged:
@@ -258,6 +262,12 @@ class Peer:
                     ongoing.future.set_exception(error)
 
         ongoing.task = self._in_task(send())
+
+    async def batch(self, body: str, seconds: float = ANSWER_SECONDS) -> str:
+        """Send these messages together; what they are answered together."""
+        await self._send(body)
+        async with asyncio.timeout(seconds):
+            return await self.batches.get()
 
     async def _send(self, body: str) -> None:
         raise NotImplementedError
@@ -348,6 +358,21 @@ class HttpPeer(Peer):
         except Exception as error:
             if not ongoing.future.done():
                 ongoing.future.set_exception(error)
+
+    async def batch(self, body: str, seconds: float = ANSWER_SECONDS) -> str:
+        status, said = await self.post(body, seconds)
+        assert status == 200, said
+        return said[0]
+
+    async def post(self, body: str, seconds: float = ANSWER_SECONDS) -> tuple[int, list[str]]:
+        """The status and the body, or the data of each event."""
+        async with (
+            asyncio.timeout(seconds),
+            await HttpExchange.open(self.url, "POST", self._headers(), body.encode()) as exchange,
+        ):
+            if "text/event-stream" in exchange.headers.get("content-type", ""):
+                return exchange.status, [data async for _, data in exchange.events()]
+            return exchange.status, [(await exchange.body()).decode()]
 
     async def _send(self, body: str) -> None:
         async with await HttpExchange.open(self.url, "POST", self._headers(), body.encode()) as exchange:

@@ -33,6 +33,7 @@ def arguments() -> argparse.Namespace:
     pipe = parser.add_mutually_exclusive_group()
     pipe.add_argument("--stdio", action="store_true", help="the default")
     pipe.add_argument("--http", type=int, metavar="PORT", help="0: any free port")
+    parser.add_argument("--speaks", default="2025-11-25", help="the newest legacy version it knows")
     parser.add_argument("--name", default="raw")
     parser.add_argument("--instructions")
     parser.add_argument("--page", type=int, help="items a page; without it lists come whole")
@@ -59,6 +60,7 @@ def build(options: argparse.Namespace) -> Server:
         page=options.page,
         ttl_ms=options.ttl_ms,
         cache_scope=options.cache_scope,
+        newest=options.speaks,
     )
     bad = faults(options)
     named = options.behaviour.split(",")

@@ -209,6 +209,16 @@ class NotAnAnswer(Fault):
         return [b'{"jsonrpc":"2.0","id":%b}' % (exchange.message.id or "null").encode()]
 
 
+class Batches(Fault):
+    """Answers calls with a batch: a log message, an empty batch, the answer. For --speaks 2025-03-26."""
+
+    def answers(self, exchange: Exchange, messages: list[bytes]) -> list[bytes]:
+        if not is_call(exchange):
+            return messages
+        log = notification("notifications/message", '{"level":"error","data":"in a batch"}')
+        return [b"[" + b",".join([log, b"[]", *messages]) + b"]"]
+
+
 class Stubborn(Fault):
     """Ignores SIGTERM, SIGINT and the end of its input."""
 
@@ -251,6 +261,7 @@ def faults(options: Namespace) -> dict[str, Callable[[], Fault]]:
         "huge-answer": lambda: Result(lambda: b'{"a":"' + b"x" * options.bytes + b'"}'),
         "invalid-utf8": lambda: Result(lambda: b'{"a":"\xff\xfe \xc3( \xed\xa0\x80"}'),
         "deep-nesting": lambda: Result(lambda: b'{"a":' + b"[" * options.depth + b"]" * options.depth + b"}"),
+        "batches": Batches,
         "stubborn": Stubborn,
         "grandchild": Grandchild,
     }

@@ -173,7 +173,9 @@ class Server:
         page: int | None = None,
         ttl_ms: int = 0,
         cache_scope: str = "private",
+        newest: str = LEGACY_VERSIONS[-1],
     ) -> None:
+        self.newest = newest
         self.era, self.name, self.instructions, self.page = era, name, instructions, page
         self.cache_hints = [("ttlMs", str(ttl_ms)), ("cacheScope", string(cache_scope))]
         self.capabilities: dict[str, str] = {}
@@ -279,7 +281,7 @@ class Server:
     async def _initialize(self, exchange: Exchange) -> str:
         asked = exchange.param("protocolVersion")
         exchange.session.initialized = True
-        version = asked if asked in LEGACY_VERSIONS else LEGACY_VERSIONS[-1]
+        version = min(asked, self.newest) if asked in LEGACY_VERSIONS else self.newest
         return self._identity([("protocolVersion", string(version))], [])
 
     async def _discover(self, exchange: Exchange) -> str:

@@ -89,7 +89,7 @@ PARAMS_REST_BYTES_MAX = 256 * 1024  # of params beside what may be large: each m
 
 
 def decode_untrusted(data: bytes) -> Message:
-    """One message. Arrays (batches) are refused: no MCP revision we speak needs them."""
+    """One message. An array is refused: where batches are allowed, `batch` takes them apart first."""
     try:
         # msgspec skips over raw strings without looking inside; without this, invalid UTF-8 would reach the other side.
         if not data.isascii():
@@ -165,7 +165,7 @@ def _read_envelope(data: bytes) -> _Envelope:
     except msgspec.ValidationError:
         raw = bytes(_decode_raw(data))
         if raw[:1] == b"[":
-            raise CodecError(INVALID_REQUEST, "batches are not accepted: send one message at a time") from None
+            raise CodecError(INVALID_REQUEST, "only MCP 2025-03-26 has batches: send one message at a time") from None
         raise CodecError(INVALID_REQUEST, "a JSON-RPC message is a JSON object") from None
     except msgspec.DecodeError:
         hidden = hide(data)

@@ -22,7 +22,7 @@ MODERN_VERSIONS: Final = ("2026-07-28",)
 LATEST_LEGACY: Final = LEGACY_VERSIONS[-1]
 LATEST_MODERN: Final = MODERN_VERSIONS[-1]
 
-# Batches were allowed in 2025-03-26 only; no client is known to send them, and every later revision forbids them.
+BATCH_VERSION: Final = "2025-03-26"  # the only revision with batches: those before do not name them, those after forbid
 
 
 def negotiate_legacy(requested: str) -> str:

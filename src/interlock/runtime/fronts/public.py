@@ -14,6 +14,7 @@ import msgspec
 from interlock.config.plan import AccessRule, Plan
 from interlock.net.http.known_heads import VaryingLines
 from interlock.process import fd_limit
+from interlock.protocol.jsonrpc.batch import is_batch
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
@@ -27,6 +28,7 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.calls.call import Call, internal
 from interlock.runtime.calls.caller import Caller, Principal, principal_for
+from interlock.runtime.fronts.batch import serve_batch
 from interlock.runtime.fronts.connections import Connection, Connections, HeldBytes
 from interlock.runtime.fronts.exchange import Exchange, Head
 from interlock.runtime.fronts.http_protocol import McpProtocol
@@ -322,7 +324,10 @@ class PublicEndpoint:
         try:
             message = decode_untrusted(exchange.body)
         except CodecError as error:
-            exchange.answer(encode_fault(error.message_id, error.fault), 400)
+            if H_SESSION not in exchange.head.headers or not is_batch(exchange.body):
+                exchange.answer(encode_fault(error.message_id, error.fault), 400)
+            elif (session := self._session_of(exchange, principal)) is not None:
+                serve_batch(self._legacy, session, exchange, error)
             return
         if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.head.headers:
             opened = self._legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
@@ -392,7 +397,12 @@ class PublicEndpoint:
         try:
             message = decode_untrusted(exchange.body)
         except CodecError as error:
-            exchange.answer(encode_fault(error.message_id, error.fault), 400)
+            stream.caller_as(principal)
+            try:
+                stream.receive_batch(exchange.body, error)
+                exchange.reply(202)
+            except CodecError as refused:
+                exchange.answer(encode_fault(refused.message_id, refused.fault), 400)
             return
         caller = stream.caller_as(principal)
         if caller is not None and type(message) is Request and principal.ceiling is not None:

@@ -4,10 +4,11 @@ import secrets
 from collections.abc import Callable
 
 from interlock.protocol.jsonrpc.codec import encode_fault
-from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.runtime.calls.caller import Caller, Principal
+from interlock.runtime.fronts.batch import begin_batch_untrusted
 from interlock.runtime.fronts.exchange import Exchange
 from interlock.runtime.fronts.legacy import LegacyFront
 from interlock.runtime.fronts.request_head import UrlTarget
@@ -68,6 +69,12 @@ class SseStream:
             front.welcome(opened, message, self)
             return
         front.handle(self._session, message, self)
+
+    def receive_batch(self, data: bytes, unreadable: CodecError) -> None:
+        """Raises CodecError."""
+        if self._session is None:
+            raise unreadable
+        begin_batch_untrusted(self._front, self._session, data, unreadable, self)
 
     def on_lost(self) -> None:
         self._on_gone(self)

@@ -20,6 +20,7 @@ from interlock.protocol.mcp.ladder import climb
 from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal
+from interlock.runtime.fronts.batch import begin_batch_untrusted
 from interlock.runtime.fronts.legacy import LegacyFront
 from interlock.runtime.fronts.modern import Listener, ModernFront
 from interlock.runtime.fronts.sessions import Session
@@ -122,7 +123,7 @@ class LineFront:
         try:
             message = decode_untrusted(line)
         except CodecError as error:
-            self.emit(encode_fault(error.message_id, error.fault))
+            self._receive_batch(line, error)
             return
         if self._session is not None:
             self._legacy.handle(self._session, message, self)
@@ -130,6 +131,15 @@ class LineFront:
             self._receive_modern(self._caller, message)
         elif isinstance(message, Request):
             self._first(message)
+
+    def _receive_batch(self, line: bytes, unreadable: CodecError) -> None:
+        session = self._session
+        try:
+            if session is None:
+                raise unreadable
+            begin_batch_untrusted(self._legacy, session, line, unreadable, self)
+        except CodecError as error:
+            self.emit(encode_fault(error.message_id, error.fault))
 
     def _first(self, request: Request) -> None:
         """The first request locks the era (facts of 2026-07-28: the key in `_meta` decides)."""

@@ -26,6 +26,7 @@ from msgspec import Raw
 
 from interlock.config.plan import Dial, Spawn
 from interlock.protocol.ax.hop_metadata import ADOPTED, Offer
+from interlock.protocol.jsonrpc.batch import is_batch, parts_untrusted
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
     decode_untrusted,
@@ -36,6 +37,7 @@ from interlock.protocol.jsonrpc.codec import (
 )
 from interlock.protocol.jsonrpc.errors import (
     INTERNAL_ERROR,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     CodecError,
     Fault,
@@ -43,7 +45,7 @@ from interlock.protocol.jsonrpc.errors import (
     for_legacy,
 )
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
-from interlock.protocol.mcp.eras import LATEST_MODERN, MODERN
+from interlock.protocol.mcp.eras import BATCH_VERSION, LATEST_MODERN, MODERN
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
@@ -82,6 +84,7 @@ log = logging.getLogger("interlock.links")
 MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
 ONE_FOR_ALL: Final = frozenset(("stdio", "websocket"))  # no request has a stream of its own that could be closed
 _RESULT: Final = b'"result":'
+BATCH_MAX: Final = 1000  # messages of one batch of a server
 CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
 
 
@@ -277,6 +280,8 @@ class ConnectedLink(Link):
         try:
             message = decode_untrusted(data)
         except CodecError as error:
+            if self._has_batches and is_batch(data):
+                return self._on_batch(data, origin)
             self._on_garbage(data, error)
             return False
         if type(message) is Response:
@@ -295,6 +300,27 @@ class ConnectedLink(Link):
         elif type(message) is Request:
             self._on_request(message, origin)
         return False
+
+    @property
+    def _has_batches(self) -> bool:
+        return self.facts is not None and self.facts.version == BATCH_VERSION
+
+    def _on_batch(self, data: bytes, origin: Pending | None) -> bool:
+        try:
+            parts = parts_untrusted(data)
+        except CodecError as error:
+            self._on_garbage(data, error)
+            return False
+        if len(parts) > BATCH_MAX:  # they are all handled at once, and others wait
+            self._on_garbage(data, CodecError(INVALID_REQUEST, f"a batch of more than {BATCH_MAX} messages"))
+            return False
+        is_answered = False
+        for part in parts:
+            if is_batch(part):
+                self._on_garbage(part, CodecError(INVALID_REQUEST, "a batch inside a batch"))
+            elif self.on_message(part, origin):
+                is_answered = True
+        return is_answered
 
     def _on_early_response(self, response: Response) -> None:
         """The server did not wait for its client's answer; or no call waits."""

@@ -1,0 +1,61 @@
+"""Batches are taken apart as they were written, within a bound, and what is none raises the one error of the codec."""
+
+import time
+
+import pytest
+
+from interlock.protocol.jsonrpc.batch import PARTS_MAX, is_batch, parts_untrusted
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
+
+
+@pytest.mark.parametrize("data", [b"[]", b" \r\n\t[1]", b"[", b"[\xff"])
+def test_what_begins_with_a_bracket_is_a_batch(data: bytes) -> None:
+    assert is_batch(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b' {"a":[]}', b"\xef\xbb\xbf[]", b"null"])
+def test_other_things_are_none(data: bytes) -> None:
+    assert not is_batch(data)
+
+
+def test_parts_are_the_bytes_that_came() -> None:
+    assert parts_untrusted(b' [ {"n":1.0, "a":1e400} , "\\ud83d\\ude00",[ [ ] ],null] ') == [
+        b'{"n":1.0, "a":1e400}',
+        b'"\\ud83d\\ude00"',
+        b"[ [ ] ]",
+        b"null",
+    ]
+
+
+def test_as_many_as_may_be_and_one_more() -> None:
+    assert len(parts_untrusted(b"[" + b",".join([b"{}"] * PARTS_MAX) + b"]")) == PARTS_MAX
+    with pytest.raises(CodecError, match="at most 10000 messages"):
+        parts_untrusted(b"[" + b",".join([b"{}"] * (PARTS_MAX + 1)) + b"]")
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"[]", INVALID_REQUEST),
+        (b"[ \n ]", INVALID_REQUEST),
+        (b"[1,]", PARSE_ERROR),
+        (b"[1", PARSE_ERROR),
+        (b"[1] 2", PARSE_ERROR),
+        (b'["\xff"]', PARSE_ERROR),
+        (b"[" * 100_000, PARSE_ERROR),
+        (b"[" * 100_000 + b"]" * 100_000, PARSE_ERROR),
+    ],
+)
+def test_what_cannot_be_taken_apart_is_named(data: bytes, code: int) -> None:
+    with pytest.raises(CodecError) as raised:
+        parts_untrusted(data)
+    assert raised.value.fault.code == code
+    assert raised.value.message_id == b"null"
+
+
+def test_sixteen_million_bytes_of_nothing_are_refused_without_being_read() -> None:
+    data = b"[" + b"{}," * 5_000_000 + b"{}]"
+    began = time.process_time()
+    with pytest.raises(CodecError):
+        parts_untrusted(data)
+    assert time.process_time() - began < 0.2
