@@ -1,8 +1,7 @@
 """Citations: which lines of a module say that they carry out which entries of the ledger.
 
 A comment that names an entry (`# AX-4.2-10: the member is named`) stands for the statement it is beside or above: of a
-condition the test and what it leads to, of a long statement its first lines. A function whose docstring names one entry
-stands for it as a whole. A docstring that names several, and that of a module or class, says where to look and stands
+condition the test and what it leads to, of a long statement its first lines. A docstring says where to look, and stands
 for no line.
 """
 
@@ -30,7 +29,7 @@ def citations(source: bytes) -> list[Citation]:
     if not _CITED.search(source.decode()):
         return []
     tree = ast.parse(source)
-    found = [one for node in ast.walk(tree) for one in _of_docstring(node)]
+    found = []
     statements = {node.lineno: node for node in ast.walk(tree) if isinstance(node, ast.stmt)}
     lines = source.decode().splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source.decode()).readline):
@@ -53,14 +52,6 @@ def cited_entries(text: str) -> Iterator[str]:
             for each in range(last + 1 if joiner == "to" else int(other), int(other) + 1):
                 yield f"{clause}-{each}"
             last = int(other)
-
-
-def _of_docstring(node: ast.AST) -> Iterator[Citation]:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
-        assert node.end_lineno is not None
-        entries = list(cited_entries(text))
-        if len(entries) == 1:
-            yield Citation(entries[0], node.lineno, node.lineno, node.end_lineno)
 
 
 def _end(statement: ast.stmt | None, first: int) -> int:

@@ -81,6 +81,12 @@ class _Maker(ast.NodeVisitor):
         self._negate(node.test)
         self.generic_visit(node)
 
+    def visit_match_case(self, node: ast.match_case) -> None:
+        if node.guard is not None:
+            self._negate(node.guard)
+        for statement in node.body:
+            self.visit(statement)
+
     def visit_comprehension(self, node: ast.comprehension) -> None:
         for test in node.ifs:
             self._negate(test)
@@ -111,11 +117,8 @@ class _Maker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Return(self, node: ast.Return) -> None:
-        match node.value:
-            case ast.Constant(value=bool() as value):
-                self._add(node.value, f"{value} -> {not value}", *self._span(node.value), str(not value).encode())
-            case ast.Compare() | ast.BoolOp():
-                self._negate(node.value)
+        if isinstance(node.value, ast.Compare | ast.BoolOp):
+            self._negate(node.value)
         self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
@@ -151,7 +154,9 @@ class _Maker(ast.NodeVisitor):
     def visit_Constant(self, node: ast.Constant) -> None:
         start, end = self._span(node)
         value = node.value
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > 1:
+        if isinstance(value, bool):
+            self._add(node, f"{value} -> {not value}", start, end, str(not value).encode())
+        elif isinstance(value, int | float) and abs(value) > 1:
             self._add(node, f"{value} -> {value + 1}", start, end, str(value + 1).encode())
         elif isinstance(value, str) and _WORD.fullmatch(value):
             self._add(node, f'"{value}" -> "{value}x"', start, end, repr(value + "x").encode())

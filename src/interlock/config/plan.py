@@ -123,7 +123,7 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
     notify_buffer: int = 1000
     transport_classes: tuple[str, ...] = ()  # private ones
     root_segment: str | None = None
-    list_ttl_s: float = 60
+    list_ttl_s: float = 60  # AX-5.1-3
 
 
 class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):

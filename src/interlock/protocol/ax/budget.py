@@ -13,7 +13,7 @@ import msgspec
 
 from interlock.protocol.jsonrpc.errors import BUDGET_EXCEEDED, Fault
 
-WINDOW_S: Final = 60.0
+WINDOW_S: Final = 60.0  # AX-11.4-1
 SLICE_S: Final = 0.01  # calls of one slice leave the window with its last: so many bytes, however many calls
 LIMIT_MAX: Final = 2**53 - 1  # beyond it, JSON numbers mean different things to different readers
 
@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_object(self) -> dict[str, int]:
         """An unlimited one is left out (6.2)."""
-        return {name: limit for name, limit in msgspec.structs.asdict(self).items() if limit is not None}
+        return {name: limit for name, limit in msgspec.structs.asdict(self).items() if limit is not None}  # AX-6.2-4
 
     def within(self, given: "Limits") -> "Limits":
         """Each the smaller of the two (11.4): what is handed down is within what was given."""
@@ -63,13 +63,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def exceeded(self, usage: "BudgetUsage", price: Price, now: float) -> Over | None:
         """The limit that one more call of this price exceeds, or None. Of several, one that waiting does not lift."""
         most = self.max_mutable_calls_per_session
-        if most is not None and price.mutable and usage.mutable_calls >= most:
+        if most is not None and price.mutable and usage.mutable_calls >= most:  # AX-11.4-1
             return Over(budget="max_mutable_calls_per_session", limit=most, used=usage.mutable_calls)
         most = self.max_cost_units_per_session
-        if most is not None and price.units and usage.cost_units + price.units > most:
+        if most is not None and price.units and usage.cost_units + price.units > most:  # AX-11.4-1
             return Over(budget="max_cost_units_per_session", limit=most, used=usage.cost_units)
         most = self.max_calls_per_minute
-        if most is not None and (used := usage.calls(now)) >= most:
+        if most is not None and (used := usage.calls(now)) >= most:  # AX-11.4-1
             wait_ms = usage.retry_after_ms(most, now)
             return Over(budget="max_calls_per_minute", limit=most, used=used, retry_after_ms=wait_ms)
         return None
@@ -113,7 +113,7 @@ class BudgetUsage:
     def calls(self, now: float) -> int:
         """Within the last minute."""
         slices = self._slices
-        while slices and slices[0].last + WINDOW_S <= now:
+        while slices and slices[0].last + WINDOW_S <= now:  # AX-11.4-1: after the window
             gone = slices.popleft()
             gone.ended = True
             self._calls -= gone.calls
@@ -131,14 +131,14 @@ class BudgetUsage:
         self._calls += 1
         if price.mutable:
             self.mutable_calls += 1
-        self.cost_units += price.units
+        self.cost_units += price.units  # AX-11.4-1
         return current
 
     def refund(self, price: Price, charged: Slice) -> None:
         """At most once for each charge."""
-        self.mutable_calls -= price.mutable
-        self.cost_units -= price.units
-        if not charged.ended:
+        self.mutable_calls -= price.mutable  # AX-11.4-4: refunded
+        self.cost_units -= price.units  # AX-11.4-4: refunded
+        if not charged.ended:  # AX-11.4-4: refunded
             charged.calls -= 1
             self._calls -= 1
 
@@ -147,7 +147,7 @@ class BudgetUsage:
         left = self.calls(now)
         for one in self._slices if limit > 0 else ():
             left -= one.calls
-            if left < limit:
+            if left < limit:  # AX-11.4-3: retry_after_ms
                 return ceil((one.last + WINDOW_S - now) * 1000)
         return None
 
@@ -155,7 +155,7 @@ class BudgetUsage:
 def budget_exceeded(over: Over, scope: Scope) -> Fault:
     data: dict[str, Any] = {
         **msgspec.structs.asdict(over),
-        "scope": scope,
+        "scope": scope,  # AX-11.4-3
         "mcpax_code": -32003,  # the draft's own number, which 2026-07-28 does not let us send as the code
     }
-    return Fault(BUDGET_EXCEEDED, "budget_exceeded", data)
+    return Fault(BUDGET_EXCEEDED, "budget_exceeded", data)  # AX-11.4-3

@@ -27,7 +27,7 @@ class _Ordered(enum.Enum):
         return self is other or self < other
 
 
-class LatencyClass(_Ordered):
+class LatencyClass(_Ordered):  # AX-9.1-3
     REALTIME = "realtime"
     FAST = "fast"
     STANDARD = "standard"
@@ -35,25 +35,25 @@ class LatencyClass(_Ordered):
     BATCH = "batch"
 
 
-class Consistency(enum.Enum):
+class Consistency(enum.Enum):  # AX-9.1-4
     STRONG = "strong"
     EVENTUAL = "eventual"
     BEST_EFFORT = "best_effort"
 
 
-class AuthScope(_Ordered):
+class AuthScope(_Ordered):  # AX-9.1-8
     READ = "read"
     WRITE = "write"
     ADMIN = "admin"
 
 
-class CostClass(enum.Enum):
+class CostClass(enum.Enum):  # AX-9.1-9
     FREE = "free"
     METERED = "metered"
     EXPENSIVE = "expensive"
 
 
-class Availability(enum.Enum):
+class Availability(enum.Enum):  # AX-9.1-10
     ALWAYS = "always"
     SCHEDULED = "scheduled"
     BEST_EFFORT = "best_effort"
@@ -63,9 +63,9 @@ class Availability(enum.Enum):
 # MCP-AX 7.3, Table 2. None: the caller manages the time.
 TIMEOUT_S: Mapping[LatencyClass, float | None] = {
     LatencyClass.REALTIME: 0.5,
-    LatencyClass.FAST: 5.0,
-    LatencyClass.STANDARD: 30.0,
-    LatencyClass.SLOW: 120.0,
+    LatencyClass.FAST: 5.0,  # AX-7.3-1
+    LatencyClass.STANDARD: 30.0,  # AX-7.3-1
+    LatencyClass.SLOW: 120.0,  # AX-7.3-1
     LatencyClass.BATCH: None,
 }
 
@@ -77,9 +77,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     latency_class: LatencyClass = LatencyClass.STANDARD
     consistency: Consistency = Consistency.BEST_EFFORT
-    mutable: bool = True
-    reversible: bool = False
-    idempotent: bool = False
+    mutable: bool = True  # AX-9.1-2
+    reversible: bool = False  # AX-9.1-2
+    idempotent: bool = False  # AX-9.1-2
     transport: str = NATIVE  # a class of the registry, or a private one
     auth_scope: AuthScope = AuthScope.WRITE
     cost_class: CostClass = CostClass.FREE
@@ -142,7 +142,7 @@ def read_capability(
     layers: list[Mapping[str, object]] = [_from_hints(annotations)]
     extra: Mapping[str, object] = {}
     if declared is not msgspec.UNSET:
-        if not isinstance(declared, Mapping):
+        if not isinstance(declared, Mapping):  # AX-9.1-1
             return Invalid(reason=f"the capability annotation must be an object, not {_display(declared)}")
         if not all(isinstance(key, str) for key in declared):
             return Invalid(reason="the keys of the capability annotation must be strings")
@@ -150,7 +150,7 @@ def read_capability(
         if invalid := _maybe_invalid(known, private):
             return invalid
         layers.append(known)
-        extra = {key: value for key, value in declared.items() if key not in _KEYS}
+        extra = {key: value for key, value in declared.items() if key not in _KEYS}  # AX-9.1-1: unknown keys
     if tool_class is not None:
         layers.append(_CLASS_KEYS[tool_class])
     if overrides:
@@ -159,7 +159,7 @@ def read_capability(
                 return Invalid(reason=f"{_display(key)} is no capability key; the keys are {', '.join(_KEYS)}")
         if invalid := _maybe_invalid(overrides, None):
             return invalid
-        layers.append(overrides)
+        layers.append(overrides)  # AX-9.1-2: an operator's
     return msgspec.convert({**_merge(layers), "extra": extra}, Capability)
 
 
@@ -184,7 +184,7 @@ def changed_claims(
 
 def safety(capability: Capability) -> Literal["irreversible_mutable"] | None:
     """The value of x-mcpax-safety, if the tool carries one (MCP-AX 11.2)."""
-    return "irreversible_mutable" if capability.mutable and not capability.reversible else None
+    return "irreversible_mutable" if capability.mutable and not capability.reversible else None  # AX-11.2-1, AX-9.1-6
 
 
 HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint")
@@ -224,9 +224,9 @@ def _from_hints(annotations: object) -> dict[str, object]:
     """MCP's own defaults hold: not read-only, destructive, not idempotent. Only real booleans count."""
     given = annotations if isinstance(annotations, Mapping) else {}
     found: dict[str, object] = {}
-    if given.get("readOnlyHint") is True:
+    if given.get("readOnlyHint") is True:  # AX-9.1-2
         found["mutable"] = False  # MCP gives destructiveHint a meaning only for tools that are not read-only
-    elif given.get("destructiveHint") is False:
+    elif given.get("destructiveHint") is False:  # AX-9.1-2
         found["reversible"] = True
     if given.get("idempotentHint") is True:
         found["idempotent"] = True
@@ -240,12 +240,12 @@ def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) 
                 if private is None or value in private:
                     continue
                 allowed = (*allowed, *private)
-            if not isinstance(value, str) or value not in allowed:
+            if not isinstance(value, str) or value not in allowed:  # AX-9.1-1, AX-9.1-3, AX-9.1-4, AX-9.1-7 to -10
                 return Invalid(reason=f"{key} must be one of {', '.join(allowed)}, not {_display(value)}")
         elif key == "schema_version":
-            if not isinstance(value, str) or not is_semver(value):
+            if not isinstance(value, str) or not is_semver(value):  # AX-9.1-11
                 return Invalid(reason=f"schema_version must be a semantic version such as 1.0.0, not {_display(value)}")
-        elif not isinstance(value, bool):
+        elif not isinstance(value, bool):  # AX-9.1-6
             return Invalid(reason=f"{key} must be true or false, not {_display(value)}")
     return None
 
@@ -263,6 +263,7 @@ def _merge(layers: list[Mapping[str, object]]) -> dict[str, object]:
             if merged.get("auth_scope") == AuthScope.READ.value:
                 del merged["auth_scope"]
         merged.update(layer)
+    # AX-9.1-8: where it is missing
     merged.setdefault("auth_scope", (AuthScope.WRITE if merged["mutable"] else AuthScope.READ).value)
     return merged
 

@@ -15,28 +15,28 @@ from typing import Any, Final
 
 from interlock.protocol.jsonrpc.errors import Fault
 
-NAMESPACE_CONFLICT: Final = 32110
-NAMESPACE_INVALID: Final = 32111
-REGISTRATION_CYCLE: Final = 32112
-SPLIT_BRAIN: Final = 32113
-AUTHORITY_UNVERIFIED: Final = 32114
-AUTHORITY_CONFLICT: Final = 32115
-SESSION_UNKNOWN: Final = 32116
-SCOPE_DENIED: Final = 32117
-ROUTE_MISMATCH: Final = 32118
-LINK_INSECURE: Final = 32119
-CONFIRMATION_UNKNOWN: Final = 32120
-CONFIRMATION_EXPIRED: Final = 32121
-CONFIRMATION_USED: Final = 32122
-PROOF_INVALID: Final = 32123
-CONFIRMATION_VOID: Final = 32124
+NAMESPACE_CONFLICT: Final = 32110  # AX-4.2-2
+NAMESPACE_INVALID: Final = 32111  # AX-4.1-2
+REGISTRATION_CYCLE: Final = 32112  # AX-5.3-3
+SPLIT_BRAIN: Final = 32113  # AX-13.4-2
+AUTHORITY_UNVERIFIED: Final = 32114  # AX-4.2-6, AX-4.2-8
+AUTHORITY_CONFLICT: Final = 32115  # AX-4.2-5
+SESSION_UNKNOWN: Final = 32116  # AX-6.2-2
+SCOPE_DENIED: Final = 32117  # AX-10.2-2
+ROUTE_MISMATCH: Final = 32118  # AX-7.2-1
+LINK_INSECURE: Final = 32119  # AX-10.4-1
+CONFIRMATION_UNKNOWN: Final = 32120  # AX-11.3-3
+CONFIRMATION_EXPIRED: Final = 32121  # AX-11.3-4
+CONFIRMATION_USED: Final = 32122  # AX-11.3-15
+PROOF_INVALID: Final = 32123  # AX-11.3-5
+CONFIRMATION_VOID: Final = 32124  # AX-11.3-14
 CONFIRMATION_DENIED: Final = 32125
 
 NAMES: Final = {
-    NAMESPACE_CONFLICT: "namespace_conflict",
+    NAMESPACE_CONFLICT: "namespace_conflict",  # AX-4.2-2
     NAMESPACE_INVALID: "namespace_invalid",
-    REGISTRATION_CYCLE: "registration_cycle",
-    SPLIT_BRAIN: "split_brain",
+    REGISTRATION_CYCLE: "registration_cycle",  # AX-5.3-3
+    SPLIT_BRAIN: "split_brain",  # AX-13.4-2
     AUTHORITY_UNVERIFIED: "authority_unverified",
     AUTHORITY_CONFLICT: "authority_conflict",
     SESSION_UNKNOWN: "session_unknown",
@@ -55,4 +55,4 @@ NAMES: Final = {
 def refusal(code: int, why: str, **data: Any) -> Fault:
     """The message is the name (MCP-AX 4.2 compares it); what a person reads is data.detail."""
     name = NAMES[code]
-    return Fault(code, name, {"mcpax_error": name, "detail": why, **data})
+    return Fault(code, name, {"mcpax_error": name, "detail": why, **data})  # AX-6.2-5

@@ -28,14 +28,14 @@ from interlock.protocol.ax.transport_classes import NATIVE
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import CodecError
 
-CAPABILITY: Final = "x-mcpax-capability"
+CAPABILITY: Final = "x-mcpax-capability"  # AX-1.1-6
 DECLARED: Final = "x-mcpax-declared"
-HOPS: Final = "x-mcpax-hops"
-SAFETY: Final = "x-mcpax-safety"
-GATED: Final = "x-mcpax-gated"
+HOPS: Final = "x-mcpax-hops"  # AX-9.2-2
+SAFETY: Final = "x-mcpax-safety"  # AX-11.2-1
+GATED: Final = "x-mcpax-gated"  # AX-11.3-17, AX-11.3-18
 IRREVERSIBLE: Final = "irreversible_mutable"
 
-LATENCIES_MIN: Final = 20  # calls before their times say anything (9.2, ours)
+LATENCIES_MIN: Final = 20  # calls before their times say anything (9.2, ours); AX-9.2-3
 HOP_SLACK_S: Final = 0.05  # an outer hop waits longer, so that the innermost times out first (7.3, ours)
 _PREFIX: Final = "x-mcpax-"
 _LEFT_OUT: Final = frozenset((CAPABILITY, HOPS, SAFETY, GATED))  # by `lean_meta`, where they are as usual
@@ -78,7 +78,7 @@ def read_below(meta: Mapping[str, Raw], offer: Offer) -> Below:
         rest={key: value for key, value in meta.items() if not key.lower().startswith(_PREFIX)},
         capability=meta.get(CAPABILITY),
         declared=_read_declared(meta.get(DECLARED)) if offer.is_aggregator else {},
-        hops=_read_hops(meta.get(HOPS)) + 1 if offer.is_aggregator else 1,
+        hops=_read_hops(meta.get(HOPS)) + 1 if offer.is_aggregator else 1,  # AX-9.2-2
         flagged=maybe_string(meta.get(SAFETY)) == IRREVERSIBLE,
         gated=bytes(meta.get(GATED, b"")) == b"true",
     )
@@ -107,7 +107,7 @@ def over_transport(declared: object, transport: str) -> object | Invalid:
     if transport == NATIVE or (declared is not msgspec.UNSET and not isinstance(declared, Mapping)):
         return declared
     said = {} if declared is msgspec.UNSET else declared
-    if said.get("transport", transport) != transport:
+    if said.get("transport", transport) != transport:  # AX-9.1-7: a stub cannot claim another
         return Invalid(reason=f"transport must be {transport}, as its registration says")
     return {**said, "transport": transport}
 
@@ -116,7 +116,7 @@ def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) ->
     """The fastest class that a tool behind this link can have (9.2)."""
     seconds = link_latency_ms / 1000
     times = sorted(latencies_s)
-    if len(times) >= LATENCIES_MIN:
+    if len(times) >= LATENCIES_MIN:  # AX-9.2-3
         seconds = max(seconds, times[math.ceil(0.95 * len(times)) - 1])
     return next(one for one in LatencyClass if (timeout := TIMEOUT_S[one]) is None or timeout >= seconds)
 
@@ -135,7 +135,7 @@ def timeout_s(latency_class: LatencyClass | None, hops: int, server_s: float) ->
 
 def implied_scope(capability: Capability) -> AuthScope:
     """What a call amounts to (10.2)."""
-    return max(capability.auth_scope, AuthScope.WRITE if capability.mutable else AuthScope.READ)
+    return max(capability.auth_scope, AuthScope.WRITE if capability.mutable else AuthScope.READ)  # AX-10.2-2
 
 
 def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
@@ -145,6 +145,7 @@ def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
     members: dict[str, Any] = (decode_object(declared) if declared is not None else None) or {}
     if not members:
         return Raw(encode_value(values))
+    # AX-9.2-1
     changed = {key: value for key, value in values.items() if key not in members or decode_value(members[key]) != value}
     return declared if declared is not None and not changed else Raw(encode_value({**members, **changed}))
 
@@ -178,10 +179,10 @@ def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
     lean = {key: value for key, value in meta.items() if key not in _LEFT_OUT}
     default = as_object(usual)
     said = {key: decode_value(members[key]) for key in default if key in members}
-    differing = {key: raw for key, raw in members.items() if key not in said or said[key] != default[key]}
+    differing = {key: raw for key, raw in members.items() if key not in said or said[key] != default[key]}  # AX-3.2-2
     if differing:
         lean[CAPABILITY] = differing
-    if meta.get(HOPS, 1) > 1:
+    if meta.get(HOPS, 1) > 1:  # AX-3.2-2: above 1
         lean[HOPS] = meta[HOPS]
     is_final = said.get("mutable") is True and said.get("reversible") is False
     if SAFETY in meta and not is_final:

@@ -6,7 +6,7 @@ from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_object, encode_value
 
-LATENCY_MS: Final = "x-mcpax-latency-ms"
+LATENCY_MS: Final = "x-mcpax-latency-ms"  # AX-7.2-8
 
 
 def with_latency(result: bytes, milliseconds: int) -> bytes:
@@ -14,6 +14,6 @@ def with_latency(result: bytes, milliseconds: int) -> bytes:
     (a `_meta` that is no object) stays as it is."""
     members = decode_object(result)
     meta = decode_object(members.get("_meta", b"{}")) if members is not None else None
-    if members is None or meta is None:
+    if members is None or meta is None:  # AX-7.2-8
         return result
     return encode_value({**members, "_meta": {**meta, LATENCY_MS: Raw(b"%d" % max(0, milliseconds))}})

@@ -11,9 +11,9 @@ import msgspec
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.transport_classes import NATIVE
 
-REGISTER: Final = "mcpax/register"
-HEARTBEAT: Final = "mcpax/heartbeat"
-DEREGISTER: Final = "mcpax/deregister"
+REGISTER: Final = "mcpax/register"  # AX-1-1
+HEARTBEAT: Final = "mcpax/heartbeat"  # AX-1-1
+DEREGISTER: Final = "mcpax/deregister"  # AX-1-1
 CONFIRM: Final = "mcpax/confirm"
 PARENT: Final = "mcpax/parent"  # ours: the query of 13.4, which the draft leaves without a name
 CLAIM: Final = "mcpax/claim"  # ours: the common parent as the witness of 13.4
@@ -25,8 +25,8 @@ HELD_ELSEWHERE: Final = "notifications/mcpax/split_brain"  # ours
 
 SUBPROTOCOL: Final = "mcpax.v1"  # of the WebSocket at /ax
 VERSION: Final = "2026-05-01"  # the AX revision we speak (6.1)
-HEARTBEAT_MS: Final = 5000  # where a registrant names none
-HEARTBEATS_MISSED_MAX: Final = 3  # 6.3
+HEARTBEAT_MS: Final = 5000  # where a registrant names none; AX-6.2-1, AX-13.2-2
+HEARTBEATS_MISSED_MAX: Final = 3  # 6.3; AX-6.3-2, AX-6.2-3
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):

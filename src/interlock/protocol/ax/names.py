@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 SEGMENT_MAX = 63  # MCP-AX 4.1
-QUALIFIED_MAX = 255  # MCP-AX 4.1
-ALIAS_MAX = 64  # what the strictest common model API takes as a tool name
+QUALIFIED_MAX = 255  # AX-4.1-4
+ALIAS_MAX = 64  # what the strictest common model API takes as a tool name; AX-3.2-5
 
 RESERVED_SEGMENTS = frozenset({"rooms", "names", "tools"})
 OWN_TOOLS = frozenset({"notifications_dropped"})  # the aggregator's own one-segment names
@@ -24,9 +24,9 @@ _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OUTSIDE_SEGMENT = re.compile(r"[^a-z0-9_-]")
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
-_SHORTENED_HEAD = 54  # + "_" + 8 hex digits = SEGMENT_MAX
-_SHORTENED_DIGITS = 8
-_ALIAS_HEAD = 16  # + "_H" + 10 hex digits + "_" + 35 = ALIAS_MAX
+_SHORTENED_HEAD = 54  # + "_" + 8 hex digits = SEGMENT_MAX; AX-4.1-3
+_SHORTENED_DIGITS = 8  # AX-4.1-3
+_ALIAS_HEAD = 16  # + "_H" + 10 hex digits + "_" + 35 = ALIAS_MAX; AX-C.3-2
 _ALIAS_DIGITS = 10
 _ALIAS_TAIL = 35
 
@@ -54,7 +54,7 @@ class Aliases(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_segment(text: str) -> bool:
-    return _SEGMENT.fullmatch(text) is not None
+    return _SEGMENT.fullmatch(text) is not None  # AX-4.1-2
 
 
 def check_segment(text: str) -> str | None:
@@ -62,7 +62,7 @@ def check_segment(text: str) -> str | None:
 
     A text that fails `is_segment` is namespace_invalid; one that passes and is still refused is namespace_conflict.
     """
-    if not is_segment(text):
+    if not is_segment(text):  # AX-4.1-2
         return f"segment {_display(text)} must be 1 to {SEGMENT_MAX} characters of a-z, 0-9, _ and -"
     if text in RESERVED_SEGMENTS:
         return f'segment "{text}" is reserved; choose another'
@@ -76,12 +76,12 @@ def normalise(original: str) -> str:
 
     Every character becomes at least one, so only the empty name gives an empty result, which is no segment.
     """
-    if is_segment(original):
+    if is_segment(original):  # AX-4.1-3: a valid name stays
         return original
     # Characters beyond these cannot reach the result except through the hash; a peer chooses the length.
     head = original[: SEGMENT_MAX + 3]
     local = _OUTSIDE_SEGMENT.sub("_", _WORD_BOUNDARY.sub("_", head).translate(_ASCII_LOWER))
-    if len(local) <= SEGMENT_MAX:
+    if len(local) <= SEGMENT_MAX:  # AX-4.1-3
         return local
     return f"{local[:_SHORTENED_HEAD]}_{_digest(original, _SHORTENED_DIGITS)}"
 
@@ -111,7 +111,7 @@ def resolve_locals(originals: Sequence[str]) -> Resolution:
 def qualify(segments: Sequence[str], local: str) -> str | Withheld:
     """The qualified name below `segments`, or why it cannot be listed. The parts are valid segments already."""
     name = ".".join((*segments, local))
-    if len(name) > QUALIFIED_MAX:
+    if len(name) > QUALIFIED_MAX:  # AX-4.1-4: withheld, with the reason
         return Withheld(
             name=local,
             reason=f"the qualified name would have {len(name)} characters, the limit is {QUALIFIED_MAX}; "
@@ -121,13 +121,13 @@ def qualify(segments: Sequence[str], local: str) -> str | Withheld:
 
 
 def is_qualified(text: str) -> bool:
-    return len(text) <= QUALIFIED_MAX and all(is_segment(part) for part in text.split("."))
+    return len(text) <= QUALIFIED_MAX and all(is_segment(part) for part in text.split("."))  # AX-4.1-4
 
 
 def read_dotted(name: str) -> tuple[str, ...] | None:
     """The segments of a name as an aggregator lists it, or None if one of them is not valid (MCP-AX 4.3)."""
     parts = tuple(name.split("."))
-    return parts if all(map(is_segment, parts)) else None
+    return parts if all(map(is_segment, parts)) else None  # AX-4.3-1
 
 
 def alias(qualified: str) -> str:
@@ -136,7 +136,7 @@ def alias(qualified: str) -> str:
     Segments hold no upper case, so neither the D of a separator nor the H of a shortened name can come from one.
     """
     spelled = qualified.replace(".", "_D_" if _needs_marked_dots(qualified) else "__")
-    if len(spelled) <= ALIAS_MAX:
+    if len(spelled) <= ALIAS_MAX:  # AX-3.2-5
         return spelled
     return f"{spelled[:_ALIAS_HEAD]}_H{_digest(qualified, _ALIAS_DIGITS)}_{spelled[-_ALIAS_TAIL:]}"
 
@@ -149,7 +149,7 @@ def unalias(text: str) -> str | None:
     if len(text) > ALIAS_MAX:
         return None
     qualified = text.replace("_D_" if "D" in text else "__", ".")
-    return qualified if is_qualified(qualified) and alias(qualified) == text else None
+    return qualified if is_qualified(qualified) and alias(qualified) == text else None  # AX-3.2-5
 
 
 def may_collide(spelled: str) -> bool:
@@ -179,7 +179,7 @@ def _why_withheld(original: str, local: str, times: int, claimants: list[str]) -
         return "the name is empty"
     if times > 1:
         return f"{_display(original)} is listed {times} times"
-    if original == local or claimants == [original]:
+    if original == local or claimants == [original]:  # AX-4.1-3: the one that was valid stays
         return None
     if local in claimants:
         return f'"{local}" is what {_display(original)} would be listed as, and the server has a tool of that name'
@@ -187,6 +187,7 @@ def _why_withheld(original: str, local: str, times: int, claimants: list[str]) -
 
 
 def _needs_marked_dots(qualified: str) -> bool:
+    # AX-3.2-5: distinct names
     return "__" in qualified or "_." in qualified or "._" in qualified or "_" in (qualified[0], qualified[-1])
 
 

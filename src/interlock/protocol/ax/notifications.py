@@ -27,9 +27,9 @@ from interlock.protocol.mcp.methods import (
     TOOLS_CHANGED,
 )
 
-ORIGIN: Final = "x-mcpax-origin"
-PER_S: Final = 100  # MCP-AX 12
-BUFFER_MAX: Final = 1000  # MCP-AX 12
+ORIGIN: Final = "x-mcpax-origin"  # AX-12-1
+PER_S: Final = 100  # AX-12-3
+BUFFER_MAX: Final = 1000  # AX-12-4
 BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024  # a thousand of the largest messages would be too much
 OVERFLOW_S: Final = 1.0  # at most one notice of overflow in this time
 COALESCE_S: Final = 1.0  # for how long newer news of one subject takes the place of what waits
@@ -64,16 +64,16 @@ class Drops:
         self.by_segment: dict[str, int] = {}
 
     def count(self, segment: str) -> None:
-        self.total += 1
+        self.total += 1  # AX-12-5
         if segment in self.by_segment or len(self.by_segment) < SEGMENTS_COUNTED_MAX:
-            self.by_segment[segment] = self.by_segment.get(segment, 0) + 1
+            self.by_segment[segment] = self.by_segment.get(segment, 0) + 1  # AX-12-5
 
 
 class NoticeGate:
     """One subserver's notifications. Whole nanoseconds inside: sums of them are exact, so no deadline is missed."""
 
     def __init__(self, segment: str, drops: Drops, *, per_s: int = PER_S, buffer_max: int = BUFFER_MAX) -> None:
-        if per_s < 1 or buffer_max < 1:
+        if per_s < 1 or buffer_max < 1:  # AX-12-3
             raise ValueError("a rate and a buffer of notifications are at least 1")
         self._segment = segment
         self._drops = drops
@@ -105,7 +105,7 @@ class NoticeGate:
         self._waiting[self._arrivals] = (notice, subject)
         self._waiting_bytes += _size(notice)
         released = self._release(now_ns)
-        while len(self._waiting) > self._buffer_max or self._waiting_bytes > BUFFER_BYTES_MAX:
+        while len(self._waiting) > self._buffer_max or self._waiting_bytes > BUFFER_BYTES_MAX:  # AX-12-4
             self._drop_oldest(now_ns)
         return released
 
@@ -119,7 +119,7 @@ class NoticeGate:
 
     def _release(self, now_ns: int) -> Release:
         released: Release = []
-        while (self._waiting or self._changed) and now_ns >= self._ready_ns():
+        while (self._waiting or self._changed) and now_ns >= self._ready_ns():  # AX-12-3
             self._full_at_ns = max(now_ns, self._full_at_ns) + self._cost_ns
             if self._changed:
                 # It says "ask again" and is re-issued by us, so it has no place among the others to keep.
@@ -147,7 +147,7 @@ class NoticeGate:
         self._drops.count(self._segment)
 
     def _take_oldest(self) -> Notice:
-        arrival, (notice, subject) = self._waiting.popitem(last=False)
+        arrival, (notice, subject) = self._waiting.popitem(last=False)  # AX-12-2, AX-12-4: the oldest
         self._waiting_bytes -= _size(notice)
         if subject is not None and self._news[subject][0] == arrival:
             del self._news[subject]
@@ -158,10 +158,10 @@ class NoticeGate:
         self.count_lost()
         if not self._gap:
             self._gap_since_ns = now_ns
-        self._gap += 1
+        self._gap += 1  # AX-12-6
 
     def _tell_gap(self, now_ns: int, released: Release) -> None:
-        if self._gap and now_ns >= self._may_tell_ns():
+        if self._gap and now_ns >= self._may_tell_ns():  # AX-12-6
             released.append(Overflow(dropped=self._gap, since=self._gap_since_ns / _NS))
             self._gap, self._told_ns = 0, now_ns
 
@@ -185,12 +185,12 @@ def prefix(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
     if params is None or not _METHOD.fullmatch(notice.method):
         return None
     meta = (decode_object(params["_meta"]) if "_meta" in params else None) or {}
-    said = maybe_string(meta.get(ORIGIN)) if aggregator else None
+    said = maybe_string(meta.get(ORIGIN)) if aggregator else None  # AX-12-1
     changed: dict[str, object] = {**params, "_meta": {**meta, ORIGIN: _below(segment, said)}}
-    if notice.method == LOG_MESSAGE:
+    if notice.method == LOG_MESSAGE:  # AX-12-1
         logger = maybe_string(params.get("logger"))
         changed["logger"] = f"{segment}.{logger}" if logger else segment
-    elif notice.method == RESOURCE_UPDATED:
+    elif notice.method == RESOURCE_UPDATED:  # AX-12-1
         uri = maybe_string(params.get("uri"))
         if uri is None:
             return None
@@ -198,17 +198,17 @@ def prefix(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
     elif notice.method in (SUBSERVER_LOST, OVERFLOW):
         if not aggregator:
             return None  # a leaf has no subservers to speak of
-        changed["segment"] = _below(segment, maybe_string(params.get("segment")))
+        changed["segment"] = _below(segment, maybe_string(params.get("segment")))  # AX-13.1-1: prefixed at each hop
     return Notice(notice.method, Raw(encode_value(changed)))
 
 
 def lost_notice(segment: str, reason: str, since: str, event_id: str) -> Notice:
     """`subserver_lost` (13.1). `reason` is heartbeat_timeout or connection_lost, `since` an RFC 3339 time."""
-    return _own(SUBSERVER_LOST, {"segment": segment, "reason": reason, "since": since}, event_id)
+    return _own(SUBSERVER_LOST, {"segment": segment, "reason": reason, "since": since}, event_id)  # AX-13.1-1
 
 
 def overflow(segment: str, dropped: int, since: str, event_id: str) -> Notice:
-    return _own(OVERFLOW, {"segment": segment, "dropped": dropped, "since": since}, event_id)
+    return _own(OVERFLOW, {"segment": segment, "dropped": dropped, "since": since}, event_id)  # AX-12-6
 
 
 def refused_notice(withheld: Sequence[Withheld]) -> Notice:
@@ -237,13 +237,13 @@ _EVENTS: Final = {SUBSERVER_LOST: "subserver_lost", OVERFLOW: "notification_over
 
 
 def _own(method: str, params: dict[str, object], event_id: str) -> Notice:
-    return Notice(method, Raw(encode_value({**params, "_meta": {"x-mcpax-event-id": event_id}})))
+    return Notice(method, Raw(encode_value({**params, "_meta": {"x-mcpax-event-id": event_id}})))  # AX-12-8
 
 
 def _below(segment: str, said: str | None) -> str:
     """A path that would be no qualified name is left out: its sender made it up."""
     path = f"{segment}.{said}"
-    return path if said is not None and is_qualified(path) else segment
+    return path if said is not None and is_qualified(path) else segment  # AX-12-1: below its own
 
 
 def _size(notice: Notice) -> int:

@@ -19,8 +19,8 @@ from interlock.protocol.ax.uris import SCHEME
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import CodecError, Fault
 
-ROUTE: Final = "x-mcpax-route"
-CURSOR: Final = "x-mcpax-cursor"
+ROUTE: Final = "x-mcpax-route"  # AX-7.2-1
+CURSOR: Final = "x-mcpax-cursor"  # AX-7.2-1
 ROUTE_BYTES_MAX: Final = 4096  # a path spells a name of at most 255 characters; the rest is room for white space
 CURSOR_BYTES_MAX: Final = 8
 
@@ -52,15 +52,15 @@ def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed
         return cursor
     if route is msgspec.UNSET and cursor is msgspec.UNSET:
         return None
-    if route is msgspec.UNSET or cursor is msgspec.UNSET:
+    if route is msgspec.UNSET or cursor is msgspec.UNSET:  # AX-7.2-1: only one of the two
         return _mismatch(f"{ROUTE} and {CURSOR} come together, and one of them is missing")
-    if not isinstance(route, list) or not route:
+    if not isinstance(route, list) or not route:  # AX-7.2-1
         return _mismatch(f"{ROUTE} must be an array of segments")
-    if not all(isinstance(one, str) and is_segment(one) for one in route):
+    if not all(isinstance(one, str) and is_segment(one) for one in route):  # AX-7.2-1
         return _mismatch(f"each element of {ROUTE} must be 1 to 63 characters of a-z, 0-9, _ and -")
     if sum(map(len, route)) + len(route) - 1 > QUALIFIED_MAX:
         return _mismatch(f"the name {ROUTE} spells is longer than {QUALIFIED_MAX} characters")
-    if type(cursor) is not int or not 0 <= cursor < len(route):
+    if type(cursor) is not int or not 0 <= cursor < len(route):  # AX-7.2-1
         return _mismatch(f"{CURSOR} must be an integer that points into {ROUTE}")
     return Routed(path=tuple(route), cursor=cursor)
 
@@ -82,9 +82,10 @@ def follow_name(routed: Routed, *, segment: str, name: str) -> str | Fault:
     `name` is that of params: the local name, the name below the receiver or the whole name. Any other is refused, never
     repaired (7.2).
     """
-    if routed.receiver != segment:
+    if routed.receiver != segment:  # AX-7.2-4
         return _elsewhere(routed)
     found = ".".join(routed.rest)
+    # AX-7.2-4
     return found if found and name in (routed.path[-1], found, ".".join(routed.path)) else _disagrees(routed)
 
 
@@ -103,12 +104,12 @@ def start(own: str | None, below: Sequence[str]) -> Routed:
 
     `own` is the root segment; without one the first child matches position 0. `below` begins with that child's segment.
     """
-    return Routed(path=(*below,), cursor=0) if own is None else Routed(path=(own, *below), cursor=1)
+    return Routed(path=(*below,), cursor=0) if own is None else Routed(path=(own, *below), cursor=1)  # AX-7.2-5
 
 
 def advance(routed: Routed) -> Routed:
     """What a receiver that is not the last sends on: the same path, one further, past its own segment."""
-    return Routed(path=routed.path, cursor=routed.cursor + 1)
+    return Routed(path=routed.path, cursor=routed.cursor + 1)  # AX-7.2-3
 
 
 def as_meta(routed: Routed) -> dict[str, Raw]:

@@ -22,7 +22,7 @@ class TransportClass(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["draft", "private"] = "draft"
 
 
-TRANSPORT_CLASSES: Final[list[TransportClass]] = [
+TRANSPORT_CLASSES: Final[list[TransportClass]] = [  # AX-14-3
     TransportClass(
         id=NATIVE, framing="HTTP, WebSocket or stdio lines", payload="JSON-RPC of MCP", reference="MCP-AX 9.1"
     ),
@@ -35,7 +35,7 @@ TRANSPORT_CLASSES: Final[list[TransportClass]] = [
 
 
 def is_private_class(text: str) -> bool:
-    return re.fullmatch(PRIVATE_CLASS, text, re.ASCII) is not None
+    return re.fullmatch(PRIVATE_CLASS, text, re.ASCII) is not None  # AX-14-3
 
 
 def check_classes(classes: list[TransportClass]) -> str | None:

@@ -13,7 +13,7 @@ import msgspec
 
 from interlock.protocol.jsontext.pointer import quoted
 
-PATH_CHARS_MAX: Final = 1024
+PATH_CHARS_MAX: Final = 1024  # AIP-extract-3
 STEPS_MAX: Final = 64  # deeper than results are; each [*] is one level of recursion
 KEYS_SHOWN_MAX: Final = 20
 
@@ -54,7 +54,7 @@ class Where(msgspec.Struct, frozen=True):
     text: str
 
     def keeps(self, element: Any) -> bool:
-        return isinstance(element, Mapping) and element.get(self.member) == self.text
+        return isinstance(element, Mapping) and element.get(self.member) == self.text  # AIP-extract-1
 
     def __str__(self) -> str:
         return f"[?(@.{self.member}=={_quoted(self.text)})]"
@@ -105,13 +105,13 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
 def read_path(text: str) -> Path | PathFault:
     if len(text) > PATH_CHARS_MAX:
         return PathFault(position=PATH_CHARS_MAX + 1, reason=f"a path has at most {PATH_CHARS_MAX} characters")
-    if not text.startswith("$"):
+    if not text.startswith("$"):  # AIP-extract-3
         return PathFault(position=1, reason="a path begins with $")
     steps: list[Step] = []
     at = 1
     while at < len(text):
         found = _STEP.match(text, at)
-        if found is None:
+        if found is None:  # AIP-extract-3
             return PathFault(
                 position=at + 1, reason="here stands none of .name, ['key'], [N], [*], [?(@.name=='text')]"
             )
@@ -144,15 +144,15 @@ def _select(value: Any, steps: tuple[Step, ...], at: int) -> Any:
         step = steps[place]
         match step:
             case Name(key):
-                if not isinstance(value, Mapping) or key not in value:
+                if not isinstance(value, Mapping) or key not in value:  # AIP-extract-6
                     return Miss(step=step, there=_describe(value))
                 value = value[key]
             case Index(number):
-                if not _is_array(value) or number >= len(value):
+                if not _is_array(value) or number >= len(value):  # AIP-extract-6
                     return Miss(step=step, there=_describe(value))
                 value = value[number]
             case Each() | Where():
-                if not _is_array(value):
+                if not _is_array(value):  # AIP-extract-2
                     return Miss(step=step, there=_describe(value))
                 kept = value if isinstance(step, Each) else [each for each in value if step.keeps(each)]
                 return _of_each(kept, steps, place + 1)
@@ -162,8 +162,8 @@ def _select(value: Any, steps: tuple[Step, ...], at: int) -> Any:
 def _of_each(elements: Sequence[Any], steps: tuple[Step, ...], at: int) -> Any:
     """The rest of the path in every element; those where it leads nowhere are left out, but not all of them."""
     results = [_select(each, steps, at) for each in elements]
-    hits = [each for each in results if not isinstance(each, Miss)]
-    return results[0] if results and not hits else hits
+    hits = [each for each in results if not isinstance(each, Miss)]  # AIP-extract-2: left out
+    return results[0] if results and not hits else hits  # AIP-extract-2, AIP-extract-6
 
 
 def _is_array(value: Any) -> bool:

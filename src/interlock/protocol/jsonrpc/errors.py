@@ -22,9 +22,9 @@ MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
 
 # Ours. Positive, because -32000..-32019 is closed to new codes; the legacy forms are the draft's own numbers.
-TOOL_DEGRADED: Final = 32002
-BUDGET_EXCEEDED: Final = 32003
-CALL_TIMEOUT: Final = 32130
+TOOL_DEGRADED: Final = 32002  # AX-13.2-3
+BUDGET_EXCEEDED: Final = 32003  # AX-11.4-3
+CALL_TIMEOUT: Final = 32130  # AX-7.3-1
 UNAVAILABLE: Final = 32131
 
 
@@ -46,7 +46,7 @@ class CodecError(Exception):
 
 
 # On legacy edges and AX links these two have the numbers the MCP-AX draft gives them (13.2, 11.4).
-_LEGACY_CODES: Final = {TOOL_DEGRADED: -32002, BUDGET_EXCEEDED: -32003}
+_LEGACY_CODES: Final = {TOOL_DEGRADED: -32002, BUDGET_EXCEEDED: -32003}  # AX-13.2-3, AX-11.4-3
 
 
 def for_legacy(fault: Fault) -> Fault:

@@ -7,6 +7,7 @@ from msgspec import Raw
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import BUDGET_EXCEEDED, TOOL_DEGRADED, CodecError
 
+# AX-13.2-3, AX-11.4-3
 _DRAFT_CODES: Final = {("tool_degraded", -32002): TOOL_DEGRADED, ("budget_exceeded", -32003): BUDGET_EXCEEDED}
 
 
@@ -37,4 +38,4 @@ def maybe_for_modern_edge(error: Raw) -> bytes | None:
     code = _DRAFT_CODES.get((message, said["code"])) if isinstance(message, str) else None
     if code is None:
         return None
-    return encode_value({**members, "code": code, "data": {**data, "mcpax_code": said["code"]}})
+    return encode_value({**members, "code": code, "data": {**data, "mcpax_code": said["code"]}})  # AX-13.2-3

@@ -77,15 +77,16 @@ def _judge(key: str) -> Fate:
     if key in _TRACE_KEYS:
         return Fate.PASS
     lowered = key.lower()
+    # AX-7.2-6: a client's own
     if lowered.startswith("x-mcpax-") or lowered == "baggage" or key == META_TASK:  # the link names a task anew
         return Fate.DROP
-    return Fate.DROP if _names_credential(key) else Fate.VENDOR
+    return Fate.DROP if _names_credential(key) else Fate.VENDOR  # AX-10.1-1, AX-1.1-7
 
 
 def _names_credential(key: str) -> bool:
     """Whether one of its words is a credential's: `refresh_token` is one, `tokenizer` and `authorName` are none."""
     words = [word.lower() for word in _WORD.findall(key)]
-    if not _CREDENTIAL_WORDS.isdisjoint(word.removesuffix("s") for word in words):
+    if not _CREDENTIAL_WORDS.isdisjoint(word.removesuffix("s") for word in words):  # AX-10.1-1
         return True
     return any(first in _KEY_KINDS and second in ("key", "keys") for first, second in itertools.pairwise(words))
 

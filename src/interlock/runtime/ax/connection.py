@@ -38,7 +38,7 @@ from interlock.runtime.trust.registrant import RegistrantIdentity
 
 log = logging.getLogger("interlock.ax")
 
-REGISTER_WITHIN_S: Final = 10.0  # MCP-AX 3.1, ours
+REGISTER_WITHIN_S: Final = 10.0  # MCP-AX 3.1, ours; AX-3.1-3
 EARLY_MAX: Final = 100  # messages before the registration is answered
 FORBIDDEN: Final = 4403  # SURFACE 4
 TAKEN: Final = 4409
@@ -107,7 +107,7 @@ class SubserverConnection:
             return
         if self._registering is not None:
             self._hear_early(message)
-        elif isinstance(message, Request) and message.method == REGISTER:
+        elif isinstance(message, Request) and message.method == REGISTER:  # AX-3.1-3
             if self._late is not None:
                 self._late.cancel()
             self._registering = asyncio.get_running_loop().create_task(self._register(message))
@@ -160,7 +160,7 @@ class SubserverConnection:
 
     def _refuse(self, message_id: bytes, fault: Fault) -> None:
         self._send(encode_fault(message_id, fault))
-        self.close(CLOSE_CODES.get(fault.code, POLICY), fault.message)
+        self.close(CLOSE_CODES.get(fault.code, POLICY), fault.message)  # AX-6.2-5: the link is closed
 
     def _too_late(self) -> None:
         self.close(POLICY, f"no mcpax/register within {REGISTER_WITHIN_S:g} s")
@@ -182,7 +182,7 @@ class SubserverConnection:
             if self._gone is not None:
                 return Fault(UNAVAILABLE, "unavailable", {"reason": "gone"})
             raise
-        return None if answer.error else read_parent_untrusted(answer.result)
+        return None if answer.error else read_parent_untrusted(answer.result)  # AX-13.4-4
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
         if self._pipe is None:

@@ -19,9 +19,9 @@ from interlock.runtime.catalog.routes import LinkItems, Route
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link_events import LinkEvents
 
-NAME: Final = "notifications_dropped"
+NAME: Final = "notifications_dropped"  # AX-12-5
 _CAPABILITY: Final = Capability(
-    mutable=False,
+    mutable=False,  # AX-12-5
     reversible=True,
     idempotent=True,
     latency_class=LatencyClass.REALTIME,
@@ -70,6 +70,6 @@ def own_items(drops: Drops, root_segment: str | None, events: LinkEvents, clock:
 
 
 def _result(drops: Drops) -> bytes:
-    counts = {"total": drops.total, "by_segment": dict(sorted(drops.by_segment.items()))}
+    counts = {"total": drops.total, "by_segment": dict(sorted(drops.by_segment.items()))}  # AX-12-5
     content = [{"type": "text", "text": encode_value(counts).decode()}]
     return encode_value({"resultType": "complete", "content": content, "structuredContent": counts, "isError": False})

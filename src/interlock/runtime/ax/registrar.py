@@ -115,7 +115,7 @@ class Registrar(Members):
         guest = source.guest
         if fault := self._check_class(request.transport_class):
             return fault
-        if not guest.encrypted:
+        if not guest.encrypted:  # AX-10.4-1
             return refusal(LINK_INSECURE, "from beyond this machine a subserver registers over TLS")
         if self._children.get(request.segment, guest.principal) != guest.principal:
             why = "the segment is taken by this aggregator's configuration; choose another"
@@ -135,7 +135,7 @@ class Registrar(Members):
         owner = await self.owners.maybe_owner(request.segment)
         if fault := self.engine.check(request, peer, owner):
             return fault
-        if proved is not None and (fault := await self._proofs.spend(proved)):
+        if proved is not None and (fault := await self._proofs.spend(proved)):  # AX-4.2-8: seen before
             return fault
         session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
         if fault := await self._check_holder(request, session_id, source):
@@ -149,7 +149,7 @@ class Registrar(Members):
 
     def _check_class(self, transport_class: str) -> Fault | None:
         known = [*(one.id for one in TRANSPORT_CLASSES), *self._plan.ax.transport_classes]
-        if transport_class in known:
+        if transport_class in known:  # AX-6.1-6
             return None
         why = f"transport_class must be one of {', '.join(known)}; ax.transport_classes names private ones"
         return Fault(INVALID_PARAMS, why, {"member": "transport_class", "known": known})
@@ -190,10 +190,10 @@ class Registrar(Members):
             answer = await source.ask_parent()
         if isinstance(answer, Fault):
             return answer
-        if fault := check_parent(request, answer, self.engine.aggregator_id):
+        if fault := check_parent(request, answer, self.engine.aggregator_id):  # AX-13.4-2, AX-13.4-4
             return fault
         holder = await self.claims.claim_own(request.subserver_id, session_id, request.released_session)
-        return None if holder is None else split_brain(holder)
+        return None if holder is None else split_brain(holder)  # AX-13.4-2
 
     # What it says on its link
 
@@ -227,7 +227,7 @@ class Registrar(Members):
             if isinstance(step.answer, Fault):
                 return encode_fault(request.id, step.answer), step.events
             return encode_result(request.id, DEREGISTERED), step.events
-        fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})
+        fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})  # AX-1-1, AX-14-1
         if request.method == REGISTER:
             fault = Fault(INVALID_REQUEST, "this link has its registration; open another for another")
         return encode_fault(request.id, fault), ()

@@ -81,7 +81,7 @@ class Budgets:
         if given is None or given.is_unlimited:
             self._received.pop(tree, None)
         else:
-            self._received[tree] = Account("subserver", given, self._clock.now())
+            self._received[tree] = Account("subserver", given, self._clock.now())  # AX-11.4-5
 
     def for_registration(self, own: Limits | None) -> Limits:
         """What is declared to a subserver now, and holds as long as its session. `own`: of its [[access]] entry."""

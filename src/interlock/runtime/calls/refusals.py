@@ -7,10 +7,10 @@ from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.link_state import LinkState, Standing
 from interlock.runtime.calls.check import CheckNumber, Refuse
 
-_REASONS: Final = {LinkState.UNAUTHORISED: "unauthorised", LinkState.CONNECTING: "relisting"}
+_REASONS: Final = {LinkState.UNAUTHORISED: "unauthorised", LinkState.CONNECTING: "relisting"}  # AX-13.2-5
 
 # MCP-AX 5.2: -32601, though MCP itself would say -32602.
-NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})
+NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})  # AX-5.2-2
 
 BUSY: Final = Fault(
     TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
@@ -40,11 +40,11 @@ def maybe_unusable(standing: Standing) -> Refuse | None:
 def degraded_fault(standing: Standing) -> Fault:
     unauthorised = standing.state is LinkState.UNAUTHORISED
     data: dict[str, Any] = {
-        "reason": _REASONS.get(standing.state, "subserver_unreachable"),
+        "reason": _REASONS.get(standing.state, "subserver_unreachable"),  # AX-13.2-2
         "since": rfc3339(standing.since_wall),
         "retry_after_ms": standing.retry_after_ms,
         "mcpax_code": -32002,  # the draft's own number, which 2026-07-28 does not let us send as the code
     }
     if unauthorised:  # why exactly is for the operator: it may name hosts
         data["next"] = "an operator looks at it: interlock status"
-    return Fault(TOOL_DEGRADED, "tool_degraded", data)
+    return Fault(TOOL_DEGRADED, "tool_degraded", data)  # AX-13.2-2

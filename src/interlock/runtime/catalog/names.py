@@ -33,7 +33,7 @@ def settle_names(offer: Offer, items: Items) -> SettledNames:
     named = _distinct(items)
     if offer.is_aggregator:
         return _dotted_names(named)
-    invalid = [name for name, _ in named if "." in name] if offer.kind == "leaf" else []
+    invalid = [name for name, _ in named if "." in name] if offer.kind == "leaf" else []  # AX-4.3-1
     resolution = resolve_locals([name for name, _ in named])
     locals_ = resolution.local_names
     return SettledNames(
@@ -49,7 +49,7 @@ def _dotted_names(named: list[tuple[str, Item]]) -> SettledNames:
     settled, invalid = [], []
     for name, item in named:
         parts = read_dotted(name)
-        if parts is None:
+        if parts is None:  # AX-4.3-1, AX-4.3-2
             invalid.append(name)
         elif times[name] == 1:
             settled.append((name, item, ways.setdefault(parts[:-1], parts[:-1]), parts[-1]))
@@ -66,7 +66,7 @@ def refuse_names(offer: Offer, names: list[str]) -> Fault:
         else "a leaf's names hold no dots: register as an aggregator, or rename the tools"
     )
     shown = [name[:INVALID_NAME_CHARS_MAX] for name in names[:INVALID_NAMES_MAX]]
-    return refusal(NAMESPACE_INVALID, why, names=shown)
+    return refusal(NAMESPACE_INVALID, why, names=shown)  # AX-4.3-1
 
 
 def _distinct(items: Items) -> list[tuple[str, Item]]:

@@ -222,12 +222,12 @@ async def make_link_items(
 ) -> LinkItems | Fault:
     """The items of a link, `old` itself where nothing changed, or the refusal that ends its session (MCP-AX 4.3)."""
     offer = link.offer
-    if old is not None and (old.link is not link or old.offer.session != offer.session):
+    if old is not None and (old.link is not link or old.offer.session != offer.session):  # AX-13.1-3
         old = None
     digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
     digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
     least = least_latency_class(offer.link_latency_ms, link.latencies)
-    if old is not None:
+    if old is not None:  # AX-9.2-4: within a session
         least = max(least, old.least_latency)
         if not old.stale and old.digests == digests and old.offer == offer and old.least_latency is least:
             return msgspec.structs.replace(old, degraded=False) if old.degraded else old
@@ -237,7 +237,7 @@ async def make_link_items(
     unchanged, others = _split_unchanged(offer, listing.tools, known)
     named = settle_names(offer, others), settle_names(offer, listing.prompts)
     invalid = [name for one in named for name in one.invalid]
-    if invalid:
+    if invalid:  # AX-4.3-1
         return refuse_names(offer, invalid)
     tools, prompts = named
     stock = _LinkItemsBuilder(link, plan, offer, least, rulings, known, checks_for)
@@ -251,7 +251,7 @@ async def make_link_items(
         link=link,
         offer=offer,
         least_latency=least,
-        tools=tuple(sorted(stock.tools, key=lambda route: route.qualified)),
+        tools=tuple(sorted(stock.tools, key=lambda route: route.qualified)),  # AX-3.1-2
         prompts=tuple(sorted(stock.prompts, key=lambda route: route.qualified)),
         resources=stock.places(listing.resources, withheld),
         templates=stock.places(listing.templates, withheld),
@@ -429,10 +429,11 @@ class _LinkItemsBuilder:
         if isinstance(judged, Invalid):
             return unlisted_tools.capability_invalid(original, judged.reason)
         capability = judged.capability
+        # AX-4.2-7, AX-4.2-11
         if capability.mutable and not self._offer.proved and self._plan.ax.require_proof != "never":
             return unlisted_tools.authority_unproved(original)
         scope = implied_scope(capability)
-        if self._offer.scope < scope:
+        if self._offer.scope < scope:  # AX-10.2-1, AX-10.2-2
             self.out_of_scope.append(qualified)
             return unlisted_tools.out_of_scope(original, scope, self._offer.scope)
         mirrored = (
@@ -445,7 +446,7 @@ class _LinkItemsBuilder:
         irreversible = judged.irreversible
         asked = original in self._link.asks
         hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open, asked=asked)
-        gated = told.gated or hold is not None
+        gated = told.gated or hold is not None  # AX-11.3-17, AX-11.3-18
         route = Route(
             link=self._link,
             qualified=qualified,

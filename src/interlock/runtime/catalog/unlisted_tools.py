@@ -38,11 +38,11 @@ def definition_pinned(name: str) -> Withheld:
 
 
 def capability_invalid(name: str, reason: str) -> Withheld:
-    return Withheld(name=name, reason=reason, code="capability_invalid")
+    return Withheld(name=name, reason=reason, code="capability_invalid")  # AX-9.1-1
 
 
 def authority_unproved(name: str) -> Withheld:
-    return Withheld(name=name, reason=_UNPROVED, code=NAMES[AUTHORITY_UNVERIFIED])
+    return Withheld(name=name, reason=_UNPROVED, code=NAMES[AUTHORITY_UNVERIFIED])  # AX-4.2-7
 
 
 def out_of_scope(name: str, needed: AuthScope, registered: AuthScope) -> Withheld:

@@ -23,9 +23,9 @@ def timeout_fault(call: Call, tool: Route | None) -> Fault:
         "timeout_ms": round((call.timeout_s or 0) * 1000),
         "latency_class": (capability.latency_class if capability is not None else LatencyClass.STANDARD).value,
         "hop": tool.hops if tool is not None else 1,
-        "outcome": "unknown" if call.link is not None else "not_sent",
+        "outcome": "unknown" if call.link is not None else "not_sent",  # AX-7.3-1
     }
-    return Fault(CALL_TIMEOUT, "call_timeout", data)
+    return Fault(CALL_TIMEOUT, "call_timeout", data)  # AX-7.3-1
 
 
 def next_sweep_s(calls: Iterable[Call], now: float) -> float:

@@ -99,7 +99,7 @@ class Confirmations:
         approval = self._gate.inbox.get(read.confirmation_id)
         if approval is None:
             relayed = self._gate.rounds.maybe_relayed(read.confirmation_id)
-            if relayed is None or (read.redeem and relayed.requester != requester_of(call)):
+            if relayed is None or (read.redeem and relayed.requester != requester_of(call)):  # AX-11.3-3: an unknown id
                 return self._dispatcher.refuse(call, UNKNOWN)
             astray = call.maybe_astray((*relayed.route.below, relayed.route.local), relayed.onward)
             return self._carry_down(call, relayed) if astray is None else self._dispatcher.refuse(call, astray)
@@ -140,7 +140,7 @@ class Confirmations:
             return
         if isinstance(decided, Fault):
             call.on_failed(decided, Outcome.REFUSED)
-        elif read.dispatch and decided.requested_by == requester_of(call):
+        elif read.dispatch and decided.requested_by == requester_of(call):  # AX-11.3-3
             self._make(call, decided)
         else:
             modern = call.caller.era is Era.MODERN
@@ -149,7 +149,7 @@ class Confirmations:
     async def _decide(self, read: Confirm, approval: Approval, by: str) -> Approval | Fault:
         if approval.kind is not Kind.CALL:
             return refusal(CONFIRMATION_UNKNOWN, f"an operator answers this one: interlock approve {approval.id}")
-        if approval.status is not Status.PENDING:
+        if approval.status is not Status.PENDING:  # AX-11.3-15
             return refusal_of(approval)
         return await self._deciding.approve(approval.id, read.proof, by=by)
 

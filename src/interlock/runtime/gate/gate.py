@@ -144,7 +144,7 @@ class Gate:
             if isinstance(digest, Fault):
                 return digest
             hold.digest = digest
-        if hold.back is not None and hold.back.visit.digest != hold.digest:
+        if hold.back is not None and hold.back.visit.digest != hold.digest:  # AX-11.3-12
             return STATE_FOREIGN
         if hold.state.startswith(_VISIT) and not self._may_go_on(call, hold):
             return STATE_INVALID
@@ -185,11 +185,11 @@ class Gate:
                 return HELD
             if isinstance(found, Fault):
                 return Refuse(CheckNumber.GATE, found)
-            if found.status is not Status.APPROVED:
+            if found.status is not Status.APPROVED:  # AX-11.3-3, AX-11.3-10
                 return self._wait_for(call, hold, found)
             if found.kind is Kind.DEFINITION:  # said, and about to be listed so
                 return _RELISTING
-            if self._is_still_good(found):
+            if self._is_still_good(found):  # AX-11.3-9: a removed anchor
                 return Release(found.id)
             await self.inbox.void(found.id, "the anchor whose proof released it is gone")
         return _CHANGING
@@ -263,7 +263,7 @@ class Gate:
                 return HELD.fault  # another round was first
         else:
             used = await self.inbox.use(approval_id)
-            if isinstance(used, Fault):
+            if isinstance(used, Fault):  # AX-11.3-11: exactly one
                 return used
             self._underway.add(approval_id)
         hold.release(call, approval_id, before)
@@ -325,7 +325,7 @@ class Gate:
     def definitions_changed(self, changed: tuple[ChangedDefinition, ...]) -> None:
         """A confirmation holds only for the definition that was shown."""
         for one in changed:
-            self._work.begin(self._void(one.name, one.after.digest))
+            self._work.begin(self._void(one.name, one.after.digest))  # AX-11.3-14
 
     async def _void(self, tool: str, digest: str) -> None:
         why = "the definition of the tool has changed"

@@ -17,9 +17,9 @@ def lost_fault(
 ) -> LostFault:
     """`outcome`: not_sent, or unknown where the server may have acted."""
     data = {
-        "reason": "subserver_unreachable",
+        "reason": "subserver_unreachable",  # AX-13.1-4
         "since": rfc3339(wall),
-        "outcome": outcome,
+        "outcome": outcome,  # AX-13.1-4
         "retry_after_ms": retry_after_ms,
         "mcpax_code": -32002,
     }

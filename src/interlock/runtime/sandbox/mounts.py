@@ -260,7 +260,7 @@ def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterat
         if not path.is_absolute() or not path.exists():
             continue
         real = Path(os.path.realpath(path))
-        if protected.may_imply(real) and protected.may_be(path, real):
+        if protected.may_imply(real) and protected.may_be(path, real):  # AIP-security-5
             yield path
 
 

@@ -19,7 +19,7 @@ from interlock.protocol.jsontext.canonical import NotCanonical, canonical
 from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 CONFIRMATION: Final = "x-mcpax-confirmation"
-REQUIRED: Final = "confirmation_required"
+REQUIRED: Final = "confirmation_required"  # AX-11.3-2
 VERSION: Final = 1  # of what a digest is made of
 ARGUMENTS_BYTES_MAX: Final = 1_048_576  # they are kept, and shown to a person
 ID_CHARS_MAX: Final = 64  # ours are UUIDs; a hop below may name its own
@@ -72,7 +72,7 @@ def call_digest(
         members = read_untrusted(raw)
         if not isinstance(members, dict):
             return _not_nameable("malformed", "they are not an object")
-        text = canonical(
+        text = canonical(  # AX-11.3-13
             {
                 "v": VERSION,
                 "aggregator_id": aggregator_id,
@@ -84,7 +84,7 @@ def call_digest(
             }
         )
     except AmbiguousJson as error:
-        return _not_nameable(error.reason, str(error))
+        return _not_nameable(error.reason, str(error))  # AX-11.3-13
     except NotCanonical as error:
         return _not_nameable("malformed", str(error))
     return hashlib.sha256(text).hexdigest()
@@ -99,7 +99,7 @@ def _not_nameable(reason: str, why: str) -> Fault:
 
 
 def as_object(held: Held) -> dict[str, Any]:
-    return {"status": REQUIRED, **msgspec.structs.asdict(held)}
+    return {"status": REQUIRED, **msgspec.structs.asdict(held)}  # AX-11.3-2
 
 
 def as_text(held: Held, *, has_approvers: bool) -> str:
@@ -125,9 +125,9 @@ def held_result(held: Held, *, has_approvers: bool, has_output_schema: bool, mod
     """
     shown = as_object(held)
     result: dict[str, Any] = {"resultType": "complete"} if modern else {}
-    result["content"] = [{"type": "text", "text": as_text(held, has_approvers=has_approvers)}]
+    result["content"] = [{"type": "text", "text": as_text(held, has_approvers=has_approvers)}]  # AX-11.3-2: what to do
     if not has_output_schema:
-        result["structuredContent"] = shown
+        result["structuredContent"] = shown  # AX-11.3-2
     return encode_value({**result, "isError": True, "_meta": {CONFIRMATION: shown}})
 
 
@@ -163,7 +163,7 @@ def redeeming_params(confirmation_id: str, said: Mapping[str, Any]) -> dict[str,
 def read_proof_untrusted(raw: Raw | bytes | None) -> Presented | Fault:
     proof = _maybe_value(raw)
     kind, token = (proof.get("type"), proof.get("token")) if isinstance(proof, dict) else (None, proof)
-    if not isinstance(token, str) or not token or not isinstance(kind, str | None):
+    if not isinstance(token, str) or not token or not isinstance(kind, str | None):  # AX-11.3-5
         return _unreadable('proof must be a signed token, or {"type", "token"} with one')
     return Presented(type=kind, token=token)
 

@@ -26,7 +26,7 @@ from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
-TYP: Final = "mcpax-confirm+jwt"
+TYP: Final = "mcpax-confirm+jwt"  # AX-11.3-5
 PROOF_S_MAX: Final = 300.0  # how long after it was made a proof may say it is good
 TOKEN_CHARS_MAX: Final = 8192  # the claims take some 600; a kid or an iss may be a URL
 NAME_CHARS_MAX: Final = 255  # of a jti, an iss
@@ -75,9 +75,9 @@ def judge_confirmation(
     if len(proof.token) > TOKEN_CHARS_MAX:
         return invalid("too_long", f"the proof is longer than {TOKEN_CHARS_MAX} characters")
     jwt = read_jwt_untrusted(proof.token, _TYPES)
-    if isinstance(jwt, Invalid):
+    if isinstance(jwt, Invalid):  # AX-11.3-5
         return _refusal(jwt.reason)
-    if jwt.alg not in _ALGORITHMS:
+    if jwt.alg not in _ALGORITHMS:  # AX-11.3-5: unsigned
         return _refusal(Reason.ALGORITHM)
     bound = _read_bound(proof.token)
     if isinstance(bound, Fault):
@@ -115,6 +115,7 @@ def approvers(tool: str, anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
 
 def replay_fault() -> Fault:
     """The refusal of a proof whose jti was used before."""
+    # AX-11.3-15
     return refusal(CONFIRMATION_USED, "the proof was used before; make one for each confirmation", reason="replayed")
 
 
@@ -153,12 +154,12 @@ def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> t
     for anchor, found in _candidates(jwt, (*entitled, *(one for one in anchors if one not in entitled))):
         if isinstance(found, Invalid):
             refused = found.reason
-        elif (wrong := verify(jwt, found)) is not None:
+        elif (wrong := verify(jwt, found)) is not None:  # AX-11.3-5
             refused = wrong.reason
-        elif anchor in entitled:
+        elif anchor in entitled:  # AX-11.3-9
             return anchor, found
         else:
-            return invalid("not_entitled", f"the signer may not approve {tool}")
+            return invalid("not_entitled", f"the signer may not approve {tool}")  # AX-11.3-9
     return _refusal(refused)
 
 
@@ -175,9 +176,9 @@ def _check_claims(claims: Claims, bound: _Bound, asked: Asked, now: float) -> Fa
         return invalid(
             "audience", f"aud of the proof must be the aggregator that holds the call, {asked.aggregator_id}"
         )
-    if bound.confirmation_id != asked.confirmation_id:
+    if bound.confirmation_id != asked.confirmation_id:  # AX-11.3-8
         return invalid("confirmation", "the proof must have the confirmation_id of this confirmation")
-    if bound.call_digest != asked.call_digest:
+    if bound.call_digest != asked.call_digest:  # AX-11.3-6, AX-11.3-7, AX-11.3-8
         return invalid("digest", "the proof must have the call_digest of this very call")
     if (fault := _check_times(claims, now)) is not None:
         return fault
@@ -201,7 +202,7 @@ def _check_times(claims: Claims, now: float) -> Fault | None:
 def _kind(bound: _Bound, said: str | None, anchor: Anchor, asked: Asked) -> ProofType | Fault:
     """`said` comes with the proof from its carrier: it is compared with what was signed, and by whom."""
     if bound.nonce is not None or said == "policy_nonce":
-        if bound.nonce != asked.nonce or not asked.nonce:
+        if bound.nonce != asked.nonce or not asked.nonce:  # AX-11.3-7
             return invalid("nonce", "the proof must have the nonce of this confirmation")
         return "policy_nonce" if said in (None, "policy_nonce") else _wrong_subject(said)
     personal = anchor.source != "jwks"

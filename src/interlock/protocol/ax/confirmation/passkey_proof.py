@@ -69,7 +69,7 @@ def judge_passkey(
     counter = check_assertion(assertion, challenge=_expected_challenge(answered, asked), party=party)
     if isinstance(counter, Wrong):
         return invalid(*_explanation(counter, answered, asked))
-    if verify(assertion, key) is not None:
+    if verify(assertion, key) is not None:  # AX-11.3-6
         return invalid("signature", "the signature of the passkey is wrong")
     made_at = float(int.from_bytes(answered[_BOUND_BYTES : _BOUND_BYTES + _TIME_BYTES]))
     if made_at > now + SKEW_S:
@@ -108,7 +108,7 @@ def _explanation(wrong: Wrong, answered: bytes, asked: Asked) -> tuple[str, str]
     """A signature over something else is named as of other proofs."""
     if wrong.reason != "challenge" or len(answered) != _CHALLENGE_BYTES:
         return wrong.reason, wrong.why
-    if not answered.startswith(bytes.fromhex(asked.call_digest)):
+    if not answered.startswith(bytes.fromhex(asked.call_digest)):  # AX-11.3-6
         return "digest", "the passkey signed another call"
     return "confirmation", "the passkey signed another confirmation of the same call"
 
@@ -125,6 +125,6 @@ def _signer(assertion: Assertion, tool: str, anchors: Sequence[Anchor]) -> tuple
     if not found:
         return invalid(KEY_UNKNOWN, "no anchor has this passkey")
     anchor, key = found[0]
-    if anchor not in entitled:
+    if anchor not in entitled:  # AX-11.3-9
         return invalid("not_entitled", f"this passkey may not approve {tool}")
     return anchor, key

@@ -54,13 +54,13 @@ def hold_of(
     is believed holds it. `asked`: its contract asks for a confirmation, which no mode lifts (AIP-14.rules-1)."""
     if mode == "defer" and gated_below:
         return None
-    if also or asked:
+    if also or asked:  # AX-11.3-1, AX-11.3-18
         return Hold.CALL
-    if mode == "open":
+    if mode == "open":  # AX-11.3-1
         return None
     if is_open:
         return Hold.DEFINITION if unannotated == "classify" else None
-    return Hold.CALL if irreversible else None
+    return Hold.CALL if irreversible else None  # AX-11.3-1
 
 
 def gate_of(

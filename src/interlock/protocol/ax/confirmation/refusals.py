@@ -17,7 +17,7 @@ def denied_result(held: Held, said: str | None, *, has_output_schema: bool, mode
     why = f" The reason given: {said}" if said else ""
     text = f"Nothing was executed. A person was asked about this call of {held.tool} and refused it.{why}"
     until = f" The answer stands until {held.expires_at}." if held.expires_at is not None else ""
-    shown = {**as_object(held), "status": DENIED} | ({"reason": said} if said else {})
+    shown = {**as_object(held), "status": DENIED} | ({"reason": said} if said else {})  # AX-11.3-11: denied
     return _result(shown, f"{text}{until} Do not try the same in another way.", has_output_schema, modern)
 
 

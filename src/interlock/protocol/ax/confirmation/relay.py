@@ -56,7 +56,7 @@ def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
     if members is None or meta is None or demand is None:
         return None
     status, confirmation_id = maybe_string(demand.get("status")), maybe_string(demand.get("confirmation_id"))
-    if status not in (REQUIRED, DENIED) or not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:
+    if status not in (REQUIRED, DENIED) or not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:  # AX-11.3-16
         return None
     url, holder = demand.pop("approval_url", None), maybe_string(demand.get("aggregator_id"))
     url = _maybe_url(url, call.authority) if call.shows_holder else None
@@ -64,6 +64,7 @@ def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
         demand = {name: value for name, value in demand.items() if name not in _OF_HOLDER}
     held_by = _held_by(maybe_string(demand.get(HELD_BY)), call)
     demand.setdefault(HELD_AS, {name: demand[name] for name in ("tool", "route") if name in demand})
+    # AX-11.3-16: in the root's terms
     demand |= {"tool": call.tool, "route": (*call.segments, call.local), HELD_BY: held_by}
     if call.arguments is not None:
         demand["arguments"] = call.arguments
@@ -71,7 +72,7 @@ def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
         demand["approval_url"] = url
     text = _refused_text(demand, held_by) if status == DENIED else _held_text(demand, held_by, url)
     ours = Raw(encode_value(demand))
-    members["_meta"] = {**meta, CONFIRMATION: ours}
+    members["_meta"] = {**meta, CONFIRMATION: ours}  # AX-11.3-16
     members["content"] = [{"type": "text", "text": text}]
     members["isError"] = True
     if "structuredContent" in members:

@@ -22,12 +22,12 @@ from interlock.protocol.net.dns_name import maybe_dns_name
 from interlock.protocol.net.resource_uri import same_resource
 
 SCHEME: Final = "dns:"
-PROOF_S_MAX: Final = 600.0  # how long after it was made a proof may say it is good
+PROOF_S_MAX: Final = 600.0  # how long after it was made a proof may say it is good; AX-4.2-8
 PROOF_S: Final = 120  # how long ours are: what two clocks may differ by, and a slow link
 JTI_MAX: Final = 255
 KEY_UNKNOWN: Final = "key_unknown"  # data.reason: an anchor's key set may have been renewed since
 
-_ALGORITHMS: Final = frozenset(("EdDSA", "ES256", "RS256"))
+_ALGORITHMS: Final = frozenset(("EdDSA", "ES256", "RS256"))  # AX-4.2-8
 _TYPES: Final = frozenset(("", "jwt"))  # an access token or a confirmation under the same key is no proof of authority
 
 Verify = Callable[[Jwt, Jwk], Invalid | None]  # None: the signature holds
@@ -55,7 +55,7 @@ class Proved(msgspec.Struct, frozen=True, kw_only=True):
 def maybe_authority(text: str) -> str | None:
     """The authority that is written "dns:NAME"."""
     head, name = text[: len(SCHEME)], text[len(SCHEME) :]
-    return maybe_dns_name(name) if head.lower() == SCHEME else None
+    return maybe_dns_name(name) if head.lower() == SCHEME else None  # AX-4.2-4
 
 
 def judge_proof(
@@ -68,7 +68,7 @@ def judge_proof(
     jwt = read_jwt_untrusted(proof.token, _TYPES)
     if isinstance(jwt, Invalid):
         return _refusal(jwt.reason)
-    if jwt.alg not in _ALGORITHMS:
+    if jwt.alg not in _ALGORITHMS:  # AX-4.2-8
         return _refusal(Reason.ALGORITHM)
     found = _key(jwt, authority, anchors)
     if isinstance(found, Fault):
@@ -101,7 +101,7 @@ def check_certificate(authority: str, dns_names: Iterable[str]) -> Fault | None:
 
     The subject's common name counts for nothing (RFC 9525 2), and a wildcard is no name.
     """
-    if any(maybe_dns_name(name) == authority for name in dns_names):
+    if any(maybe_dns_name(name) == authority for name in dns_names):  # AX-4.2-9
         return None
     return unverified_fault("certificate", f"the client certificate has no DNS name {authority}")
 
@@ -133,6 +133,7 @@ def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, J
     if isinstance(key, Jwk):
         return next(anchor for anchor in speaking if key in anchor.keys), key
     others = [key for anchor in anchors if anchor not in speaking for key in anchor.keys]
+    # AX-4.2-8: the key of another
     if key.reason is Reason.KEY_UNKNOWN and isinstance(select(others, jwt.alg, jwt.kid), Jwk):
         return unverified_fault("key_of_another", f"the key of the proof does not speak for {authority}")
     return _refusal(key.reason)
@@ -140,19 +141,19 @@ def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, J
 
 def _judge_claims(claims: Claims, authority: str, anchor: str, audiences: Sequence[str], now: float) -> Proved | Fault:
     subject = claims.sub or ""
-    if authority not in (maybe_authority(subject), maybe_dns_name(subject)):
+    if authority not in (maybe_authority(subject), maybe_dns_name(subject)):  # AX-4.2-8: sub
         return unverified_fault("subject", f"sub of the proof must be {SCHEME}{authority}")
     said = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
-    if not any(same_resource(one.rstrip("/"), own.rstrip("/")) for one in said for own in audiences):
+    if not any(same_resource(one.rstrip("/"), own.rstrip("/")) for one in said for own in audiences):  # AX-4.2-8: aud
         own = " or ".join(dict.fromkeys(audiences))
         return unverified_fault("audience", f"aud of the proof must be what this aggregator is called: {own}")
     if claims.iat is None or claims.exp is None:
         return unverified_fault("claims", "the proof must have iat and exp")
-    if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):
+    if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):  # AX-4.2-8: iat
         return unverified_fault("not_yet", "the proof is not valid yet; compare the clocks")
-    if now >= claims.exp:
+    if now >= claims.exp:  # AX-4.2-8: exp
         return unverified_fault("expired", "the proof has expired")
-    if claims.exp - claims.iat > PROOF_S_MAX:
+    if claims.exp - claims.iat > PROOF_S_MAX:  # AX-4.2-8
         return unverified_fault("lifetime", f"exp of the proof must be at most {PROOF_S_MAX:.0f} seconds after iat")
     if not isinstance(claims.jti, str) or not 0 < len(claims.jti) <= JTI_MAX:
         return unverified_fault("claims", f"the proof must have a jti of 1 to {JTI_MAX} characters")

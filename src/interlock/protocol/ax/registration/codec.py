@@ -38,17 +38,17 @@ from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.protocol.oauth.challenge import TOKEN_BYTES_MAX
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024  # SUBTREE_IDS_MAX ids and plenty beside them
-SUBTREE_IDS_MAX: Final = 10_000
-INTERVAL_MS_MIN: Final = 100
-INTERVAL_MS_MAX: Final = 3_600_000
-VERSION_MAX: Final = 64
+SUBTREE_IDS_MAX: Final = 10_000  # AX-5.3-5
+INTERVAL_MS_MIN: Final = 100  # AX-6.1-5
+INTERVAL_MS_MAX: Final = 3_600_000  # AX-6.1-5
+VERSION_MAX: Final = 64  # AX-6.1-7
 ENDPOINT_MAX: Final = 2048
 SESSION_ID_MAX: Final = 256
 TREE_MAX: Final = 255
 CLAIMS_MAX: Final = 1000  # in one message
 
-SUBTREE_IDS: Final = "x-mcpax-subtree-ids"
-DEREGISTERED: Final = b'{"status":"deregistered"}'
+SUBTREE_IDS: Final = "x-mcpax-subtree-ids"  # AX-5.3-4
+DEREGISTERED: Final = b'{"status":"deregistered"}'  # AX-6.3-4
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
@@ -184,6 +184,7 @@ def encode_deregister(deregister: Deregister) -> bytes:
 
 def encode_registered(registered: Registered) -> bytes:
     said = {name: getattr(registered, name) for name in Registered.__struct_fields__}
+    # | AX-6.2-1
     return encode_value({"status": "registered"} | {name: value for name, value in said.items() if value is not None})
 
 
@@ -216,6 +217,7 @@ def _register(members: Mapping[str, Raw], minimum_ms: int) -> Register:
 
 
 def _refuse(member: str, must: str, **data: Any) -> NoReturn:
+    # AX-6.1-1: names the member
     raise _Refused(Fault(INVALID_PARAMS, f"{member} must be {must}", {"member": member, **data}))
 
 
@@ -223,7 +225,7 @@ def _members(raw: Raw, name: str) -> dict[str, Raw]:
     if len(raw) > MESSAGE_BYTES_MAX:
         _refuse(name, f"an object of at most {MESSAGE_BYTES_MAX} bytes")
     members = decode_object(raw)
-    if members is None:
+    if members is None:  # AX-6.1-1: an array
         _refuse(name, "an object")
     return members
 
@@ -237,7 +239,7 @@ def _members_of_own(params: Raw, own: str | None) -> dict[str, Raw]:
 
 def _string(members: Mapping[str, Raw], name: str, must: str) -> str:
     text = maybe_string(members.get(name))
-    if text is None:
+    if text is None:  # AX-6.1-1: missing or mistyped
         _refuse(name, must)
     return text
 
@@ -245,14 +247,14 @@ def _string(members: Mapping[str, Raw], name: str, must: str) -> str:
 def _text(members: Mapping[str, Raw], name: str, length_max: int) -> str:
     must = f"a string of at most {length_max} characters"
     text = _string(members, name, must)
-    if len(text) > length_max:
+    if len(text) > length_max:  # AX-6.1-7
         _refuse(name, must)
     return text
 
 
 def _uuid(members: Mapping[str, Raw], name: str) -> str:
     text = _string(members, name, "a UUID")
-    if not _UUID.fullmatch(text):
+    if not _UUID.fullmatch(text):  # AX-6.1-2
         _refuse(name, "a UUID")
     return text.lower()
 
@@ -267,17 +269,17 @@ def _is_null(raw: Raw | None) -> bool:
 
 def _segment(members: Mapping[str, Raw], name: str) -> str:
     text = _string(members, name, "a string")
-    if not is_segment(text):
+    if not is_segment(text):  # AX-4.1-2
         raise _Refused(refusal(NAMESPACE_INVALID, check_segment(text) or "", member=name))
     return text
 
 
 def _authority(members: Mapping[str, Raw]) -> str | None:
-    if "authority" not in members or _is_null(members["authority"]):
+    if "authority" not in members or _is_null(members["authority"]):  # AX-6.1-3
         return None
     must = '"dns:" and a DNS name, such as dns:edge01.factory.example.com'
     authority = maybe_authority(_string(members, "authority", must))
-    if authority is None:
+    if authority is None:  # AX-4.2-4
         _refuse("authority", must)
     return authority
 
@@ -292,7 +294,7 @@ def _capabilities(members: Mapping[str, Raw]) -> dict[str, Any]:
     for name in _FLAGS:
         if name in said:
             flags[name] = _BOOLEANS.get(bytes(said[name]))
-            if flags[name] is None:
+            if flags[name] is None:  # AX-6.1-4
                 _refuse(f"capabilities.{name}", "true or false")
     return flags
 
@@ -301,7 +303,7 @@ def _interval_ms(members: Mapping[str, Raw], minimum_ms: int) -> int:
     raw = members.get("heartbeat_interval_ms")
     value = HEARTBEAT_MS if raw is None else _maybe_whole(raw)
     # A minimum above the default concerns those who choose.
-    if value is None or (value and raw is not None and not minimum_ms <= value <= INTERVAL_MS_MAX):
+    if value is None or (value and raw is not None and not minimum_ms <= value <= INTERVAL_MS_MAX):  # AX-6.1-5
         _refuse("heartbeat_interval_ms", f"0 or a whole number from {minimum_ms} to {INTERVAL_MS_MAX}")
     return value
 
@@ -322,7 +324,7 @@ def _transport_class(members: Mapping[str, Raw]) -> str:
     """A private one may be any that can be one: the registrar knows those of its configuration."""
     text = maybe_string(members["transport_class"])
     known = [one.id for one in TRANSPORT_CLASSES]
-    if text is None or (text not in known and not is_private_class(text)):
+    if text is None or (text not in known and not is_private_class(text)):  # AX-6.1-6
         _refuse("transport_class", f"one of {', '.join(known)}", known=known)
     return text
 
@@ -350,7 +352,7 @@ def _proof(members: Mapping[str, Raw], authority: str | None) -> Proof:
         _refuse("authority_proof", "an object")
     if authority is None:
         _refuse("authority_proof", "sent together with the authority it proves")
-    if maybe_string(said.get("type")) != "jwt":
+    if maybe_string(said.get("type")) != "jwt":  # AX-4.2-10: any other type
         _refuse("authority_proof.type", "jwt", known=["jwt"])
     token = maybe_string(said.get("token"))
     if token is None or len(token) > TOKEN_BYTES_MAX:
@@ -386,11 +388,11 @@ def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
     must = f"an array of at most {SUBTREE_IDS_MAX} UUIDs"
     for raw in given:
         ids = decode_array(raw)
-        if ids is None or len(ids) > SUBTREE_IDS_MAX:
+        if ids is None or len(ids) > SUBTREE_IDS_MAX:  # AX-5.3-5
             _refuse(SUBTREE_IDS, must)
         for one in ids:
             text = maybe_string(one)
-            if text is None or not _UUID.fullmatch(text):
+            if text is None or not _UUID.fullmatch(text):  # AX-5.3-5
                 _refuse(SUBTREE_IDS, must)
             found[text.lower()] = None
     if len(found) > SUBTREE_IDS_MAX:

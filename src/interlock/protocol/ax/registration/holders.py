@@ -36,7 +36,7 @@ class Holders:
         if held is not None:
             is_known = via == held.via or claimed.session_hash == held.lease.session_hash
             is_theirs = is_known and claimed.aggregator_id == held.lease.aggregator_id
-            if not is_theirs and not releases(released_session, held.lease):
+            if not is_theirs and not releases(released_session, held.lease):  # AX-13.4-2
                 return held.lease.aggregator_id
             self._forget(claimed.subserver_id, held.via)
         lease = Lease(aggregator_id=claimed.aggregator_id, session_hash=claimed.session_hash)

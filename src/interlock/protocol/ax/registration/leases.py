@@ -15,6 +15,7 @@ from interlock.protocol.ax.errors import SPLIT_BRAIN, refusal
 from interlock.protocol.ax.messages import HEARTBEAT_MS, HEARTBEATS_MISSED_MAX, Parent, Register
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 
+# AX-13.4-4
 PARENT_ANSWER_S: Final = 2.0  # 13.4: no answer to mcpax/parent within it, or "method not found", means no parent
 
 
@@ -58,6 +59,7 @@ def read_lease(data: bytes) -> Lease:
 
 def claim(held: Lease | None, request: Register, wanted: Lease) -> Claim | Fault:
     """`held`: what the store holds now. `wanted`: the lease of the session about to begin."""
+    # AX-13.4-2, AX-13.4-3
     if held is None or held.aggregator_id == wanted.aggregator_id or releases(request.released_session, held):
         return Claim(lease=wanted, replaces=held)
     return split_brain(held.aggregator_id)
@@ -65,7 +67,7 @@ def claim(held: Lease | None, request: Register, wanted: Lease) -> Claim | Fault
 
 def may_renew(held: Lease | None, own: Lease) -> bool:
     """False: it moved on, and the session here must end. A lease that lapsed unnoticed may be taken up again."""
-    return held is None or held == own
+    return held is None or held == own  # AX-13.4-5
 
 
 def may_remove(held: Lease | None, own: Lease) -> bool:
@@ -79,18 +81,18 @@ def asks_parent(request: Register, *, has_store: bool) -> bool:
 
 def check_parent(request: Register, answer: Parent | None, aggregator_id: str) -> Fault | None:
     """Where no store is shared. `answer` is None where the subserver was not asked or knows no mcpax/parent."""
-    if answer is not None and answer.subserver_id != request.subserver_id:
+    if answer is not None and answer.subserver_id != request.subserver_id:  # AX-13.4-4
         why = "subserver_id in the answer to mcpax/parent must be the one that registers"
         return Fault(INVALID_PARAMS, why, {"member": "subserver_id"})
     said = answer.parent_id if answer is not None else request.parent_id
-    if isinstance(said, str) and said != aggregator_id:
+    if isinstance(said, str) and said != aggregator_id:  # AX-13.4-2, AX-13.4-4
         return split_brain(said)
     return None
 
 
 def split_brain(holder_aggregator_id: str) -> Fault:
     why = "the subserver is registered with another aggregator of this tree; deregister it there"
-    return refusal(SPLIT_BRAIN, why, holder_aggregator_id=holder_aggregator_id)
+    return refusal(SPLIT_BRAIN, why, holder_aggregator_id=holder_aggregator_id)  # AX-13.4-2
 
 
 def releases(released_session: str | None, held: Lease) -> bool:

@@ -78,7 +78,7 @@ class Liveness:
 
     @property
     def retry_after_ms(self) -> int:
-        return self.interval_ms or HEARTBEAT_MS  # 13.2
+        return self.interval_ms or HEARTBEAT_MS  # 13.2; AX-13.2-2
 
     def step(self, what: LivenessInput, now: float, grace_s: float = 0.0) -> LivenessState:
         """`grace_s` counts where the step is a loss. Returns the state there was."""
@@ -90,7 +90,7 @@ class Liveness:
         if self.state is not before:
             self.since = now
         if what is LivenessInput.BEAT:
-            self._heard_at = now
+            self._heard_at = now  # AX-6.3-2: resets the count
         self.due = self._when_due(grace_s)
         return before
 
@@ -103,9 +103,9 @@ class Liveness:
     def _when_due(self, grace_s: float) -> float | None:
         match self.state:
             case LivenessState.LOST:
-                return self.since + grace_s
-            case LivenessState.LIVE | LivenessState.SUSPECT if self.interval_ms:
+                return self.since + grace_s  # AX-13.2-4
+            case LivenessState.LIVE | LivenessState.SUSPECT if self.interval_ms:  # AX-6.3-3
                 misses = SUSPECT_AFTER if self.state is LivenessState.LIVE else HEARTBEATS_MISSED_MAX
-                return self._heard_at + misses * self.interval_ms / 1000
+                return self._heard_at + misses * self.interval_ms / 1000  # AX-6.3-2
             case _:
                 return None

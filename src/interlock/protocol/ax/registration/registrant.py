@@ -253,7 +253,7 @@ class Registrant:
                     return (CycleClaimed(id=claimed), *failed)
                 return self._refuse(fault, now, jitter)
             case "heartbeat":
-                if fault.code == errors.SESSION_UNKNOWN:
+                if fault.code == errors.SESSION_UNKNOWN:  # AX-6.3-2: registers anew
                     return self._forgotten(now)
                 if fault.code == errors.REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
                     said = self._subtree_in.pop(id, self._subtree_said)
@@ -291,7 +291,7 @@ class Registrant:
             self._forget_session()
             self._deadline = now + FAREWELL_S
             self._farewell = True
-            return (self._send("deregister", farewell),)
+            return (self._send("deregister", farewell),)  # AX-6.3-4
         linked = self.parent is not None
         self._forget_link()
         return (Hangup(reason="shutting down"),) if linked else ()
@@ -314,9 +314,9 @@ class Registrant:
         if lost_at is not None and now > lost_at + self._interval_s / 4:
             # We were held up ourselves: its answers may lie unread. One more interval from here.
             self._beats = dict.fromkeys(self._beats, now)
-        elif lost_at is not None and now >= lost_at:
+        elif lost_at is not None and now >= lost_at:  # AX-13.3-3
             return self._fail("it does not answer heartbeats", now, jitter, hang_up=True)
-        if self._beat_at is not None and now >= self._beat_at:
+        if self._beat_at is not None and now >= self._beat_at:  # AX-6.3-1
             return (self._beat(now),)
         return ()
 
@@ -361,7 +361,7 @@ class Registrant:
         if self.registered is None:
             raise OutOfOrder("a heartbeat needs a session")
         subtree = self._register.subtree_ids
-        changed = subtree if subtree != self._subtree_said else None
+        changed = subtree if subtree != self._subtree_said else None  # AX-5.3-4
         beat = self._send("heartbeat", Heartbeat(session_id=self.registered.session_id, subtree_ids=changed))
         if changed is not None:
             self._subtree_in[beat.id] = changed
@@ -400,7 +400,7 @@ class Registrant:
 
     def _lost_at(self) -> float | None:
         """AX-13.3-3: with a backup, one heartbeat unanswered for one interval is the loss of the parent."""
-        if not self._beats or not self._interval_s or not self.has_backup:
+        if not self._beats or not self._interval_s or not self.has_backup:  # AX-13.3-3
             return None
         return min(self._beats.values()) + self._interval_s
 

@@ -99,7 +99,7 @@ class Registrations:
     def subtree_ids(self) -> tuple[str, ...]:
         """Our own id first, then those of all aggregators below. One that stands above us is not below us, whatever a
         registrant says: repeated to our parent, its claim would cost all of us our registration."""
-        return (self.aggregator_id, *(one for one in self._below if one not in self._above))
+        return (self.aggregator_id, *(one for one in self._below if one not in self._above))  # AX-5.3-4: own first
 
     def maybe_standing(self, segment: str) -> RegistrationState | None:
         seat = self._by_segment.get(segment)
@@ -133,7 +133,7 @@ class Registrations:
             if old.segment == request.segment:
                 replaces = old.session.session_id
             events += self._leave(old, "superseded", now, retaken=old.segment == request.segment)
-        granted = peer.scope if request.auth_scope is None else min(peer.scope, request.auth_scope)
+        granted = peer.scope if request.auth_scope is None else min(peer.scope, request.auth_scope)  # AX-10.2-1
         session = Session(
             session_id=session_id,
             register=msgspec.structs.replace(request, authority_proof=None, released_session=None),
@@ -166,10 +166,10 @@ class Registrations:
         if seat is None:
             return Step(_session_unknown(), tuple(events))
         if beat.subtree_ids is not None:
-            if self.aggregator_id in beat.subtree_ids:
+            if self.aggregator_id in beat.subtree_ids:  # AX-5.3-5
                 events += self._leave(seat, "registration_cycle", now)
                 return Step(self._cycle(self.aggregator_id), (*events, *self._subtree_change()))
-            if not seat.session.peer.secure:
+            if not seat.session.peer.secure:  # AX-10.4-1
                 events += self._leave(seat, "link_insecure", now)
                 return Step(_insecure(), (*events, *self._subtree_change()))
             if fault := self._check_size(beat.subtree_ids, seat):
@@ -181,7 +181,7 @@ class Registrations:
         if beat.subtree_ids is not None:
             self._drop_below(seat)
             seat.subtree_ids = beat.subtree_ids
-            self._add_below(seat)
+            self._add_below(seat)  # AX-5.3-4: learnt from a heartbeat
         if seat.liveness.step(LivenessInput.BEAT, now) is LivenessState.SUSPECT:
             events.append(Recovered(session=seat.session))
         return Step(seat.liveness.deadline_ms, (*events, *self._subtree_change()))
@@ -197,7 +197,7 @@ class Registrations:
         events = [*self.on_deadline(now)]
         if seat := self._by_session.get(session_id):
             seat.liveness.step(LivenessInput.LINK_CLOSED, now, self._grace_s())
-            events.append(self._lose(seat, "connection_lost"))
+            events.append(self._lose(seat, "connection_lost"))  # AX-13.1-1
         return (*events, *self._subtree_change(), *self.on_deadline(now))
 
     def end(self, session_id: str, reason: EndReason, *, now: float) -> tuple[Event, ...]:
@@ -243,7 +243,7 @@ class Registrations:
                     events.append(Suspected(session=seat.session, since=seat.liveness.since))
                     self._schedule(seat)
                 case LivenessState.LOST:
-                    events.append(self._lose(seat, "heartbeat_timeout"))
+                    events.append(self._lose(seat, "heartbeat_timeout"))  # AX-13.1-1
                 case _:
                     self._forget(seat)
                     events.append(Vanished(segment=seat.segment))
@@ -255,14 +255,14 @@ class Registrations:
             return Fault(INVALID_PARAMS, why, {"member": "tree", "tree": self.tree})
         named = request.subserver_id, *(request.subtree_ids or ())
         above = self._maybe_above(named)
-        if self.aggregator_id in named:
+        if self.aggregator_id in named:  # AX-5.3-3
             # If we were below it, so would be the one we are registered with.
             return self._cycle(self.aggregator_id, is_below=above is not None)
-        if above is not None:
+        if above is not None:  # AX-5.3-3
             return self._cycle(above)
-        if request.is_aggregator and not peer.secure:
+        if request.is_aggregator and not peer.secure:  # AX-10.4-1
             return _insecure()
-        if unfit := check_segment(request.segment):
+        if unfit := check_segment(request.segment):  # AX-4.1-2
             code = NAMESPACE_CONFLICT if is_segment(request.segment) else NAMESPACE_INVALID
             return refusal(code, unfit, segment=request.segment)
         if self.policy.require_proof == "always" and not peer.proved:
@@ -271,21 +271,22 @@ class Registrations:
 
     def _check_claims(self, request: Register, peer: Peer, owner: Owner | None) -> Fault | None:
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
+        # AX-4.2-3: another principal
         if own is not None and own.session.peer.principal != peer.principal and not _may_inherit(request, peer, own):
             return _conflict(request, "this subserver_id is registered by somebody else")
         if request.segment in self._kept:
             return _conflict(request, "the segment is taken by this aggregator's configuration; choose another")
         is_rival = holder is not None and holder is not own
-        if holder is not None and is_rival and holder.liveness.has_session:
+        if holder is not None and is_rival and holder.liveness.has_session:  # AX-4.2-2
             return _conflict(request, "the segment is taken; choose another")
         if owner is not None:
-            if request.authority != owner.authority:
+            if request.authority != owner.authority:  # AX-4.2-5
                 why = "the segment belongs to another authority; choose another, or have it released"
                 return refusal(AUTHORITY_CONFLICT, why, segment=request.segment)
-            if not peer.proved:
+            if not peer.proved:  # AX-4.2-6
                 why = "the segment belongs to this authority; send authority_proof, or a client certificate"
                 return refusal(AUTHORITY_UNVERIFIED, why, segment=request.segment, reason="absent")
-        if holder is not None and is_rival and not _may_inherit(request, peer, holder):
+        if holder is not None and is_rival and not _may_inherit(request, peer, holder):  # AX-4.2-3: in its grace
             return _conflict(request, "the segment is held for a registrant that was lost; choose another, or wait")
         return None
 
@@ -317,6 +318,7 @@ class Registrations:
 
     def _theirs(self, session_id: str, peer: Peer) -> _Seat | None:
         seat = self._by_session.get(session_id)
+        # AX-6.2-2
         if seat is None or (seat.session.peer.principal, seat.session.peer.link) != (peer.principal, peer.link):
             return None
         return seat
@@ -328,7 +330,7 @@ class Registrations:
         return Lost(session=seat.session, reason=reason, since=seat.liveness.since)
 
     def _leave(self, seat: _Seat, reason: EndReason, now: float, *, retaken: bool = False) -> list[Event]:
-        events: list[Event] = [] if retaken else [Vanished(segment=seat.segment)]
+        events: list[Event] = [] if retaken else [Vanished(segment=seat.segment)]  # AX-6.3-5
         if seat.liveness.has_session:
             self._drop_below(seat)
             del self._by_session[seat.session.session_id]
@@ -342,7 +344,7 @@ class Registrations:
         del self._by_subserver[seat.session.register.subserver_id]
 
     def _grace_s(self) -> float:
-        return self.policy.grace_s if self.policy.degraded else 0.0
+        return self.policy.grace_s if self.policy.degraded else 0.0  # AX-13.2-1, AX-13.2-4
 
     def _schedule(self, seat: _Seat) -> None:
         if seat.liveness.due is None:
@@ -404,20 +406,20 @@ def _standing(seat: _Seat) -> RegistrationState:
 
 def _may_inherit(request: Register, peer: Peer, lost: _Seat) -> bool:
     """Whether what is held for a lost registrant may go to this one: it proves the authority the other had."""
-    if lost.liveness.has_session or not peer.proved or request.authority is None:
+    if lost.liveness.has_session or not peer.proved or request.authority is None:  # AX-4.2-3
         return False
     return request.authority == lost.session.register.authority
 
 
 def _owner(request: Register, peer: Peer) -> Owner | None:
     """A claim that is not proved is kept for the session only; else anyone could hold names for ever."""
-    if request.authority is None or not peer.proved:
+    if request.authority is None or not peer.proved:  # AX-4.2-5
         return None
     return Owner(segment=request.segment, authority=request.authority, subserver_id=request.subserver_id)
 
 
 def _conflict(request: Register, why: str) -> Fault:
-    return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
+    return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)  # AX-4.2-2
 
 
 def _insecure() -> Fault:

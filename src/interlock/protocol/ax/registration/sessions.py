@@ -19,7 +19,7 @@ LossReason = Literal["heartbeat_timeout", "connection_lost"]  # 13.1
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     require_proof: Literal["mutable", "always", "never"] = "mutable"
     degraded: bool = True  # names of a lost registrant stay listed
-    grace_s: float = 300.0  # 13.2: for so long
+    grace_s: float = 300.0  # 13.2: for so long; AX-13.2-4
     registrations_max: int = 10_000
 
 

@@ -22,7 +22,7 @@ NAMES_MAX: Final = 10  # in one message
 
 BRANCHES_DEPTH_MAX: Final = 4  # alternatives inside alternatives
 
-INVALID: Final = "mapping_invalid"
+INVALID: Final = "mapping_invalid"  # AIP-map-3
 
 
 class Fed(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
     ) -> dict[str, Any] | DriverError:
         """`transformed`: by argument_mapping's input name, the values a driver.py made of those with a transform."""
         used = [name for name in given if name in self.dropped]
-        if used:
+        if used:  # AIP-30.implements-4
             return _refusal("input_unsupported", f"this driver takes no {_join_names(used)}", driver_lacks=used)
         made: dict[str, Any] = {}
         for name, value in given.items():
@@ -62,23 +62,24 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             if feeds.transform is not None and name not in transformed:
                 return _refusal("internal", f"the transform of {quoted(name)} was not run")
+            # AIP-map-1, AIP-map-4, AIP-tools-12
             made[feeds.argument] = value if feeds.transform is None else transformed[name]
         stray = [name for name in given if name not in self.inputs]
         wrong = stray if not self.takes_more else [name for name in stray if name in self.fed]
         if wrong:
             return _refusal("input_invalid", f"the contract has no input {_join_names(wrong)}", inputs=wrong)
-        made.update({name: given[name] for name in stray})
+        made.update({name: given[name] for name in stray})  # AIP-map-2
         for name, value in self.defaults.items():
-            made.setdefault(name, value)
+            made.setdefault(name, value)  # AIP-map-5
         for feeds in self.inputs.values():
             if feeds.argument in self.required and feeds.default is not msgspec.UNSET:
                 made.setdefault(feeds.argument, feeds.default)
         for name, steps in self.context.items():
             value = _inside(context, steps)
-            if value is None:
+            if value is None:  # AIP-map-5: an absent context
                 missing = CONTEXT + ".".join(steps)
                 return _refusal("input_invalid", f"the call has no {missing}", context=missing)
-            made[name] = value
+            made[name] = value  # AIP-map-5, AIP-security-7: over what the input has
         return made
 
 
@@ -192,7 +193,7 @@ class _Check:
         for key, target in binding.argument_mapping.items():
             where = f"/metadata/mcp/argument_mapping/{pointer_step(key)}"
             moved = first.get(key)
-            if moved is not None and moved[0] != key:
+            if moved is not None and moved[0] != key:  # AIP-map-4
                 self._say(
                     where,
                     "mapping_conflict",
@@ -200,9 +201,9 @@ class _Check:
                     f"{quoted(key)} to {quoted(target)}",
                     f"keep one of the two, or rename {quoted(moved[0])} here: mapping runs first",
                 )
-            elif key not in renamed:
+            elif key not in renamed:  # AIP-map-3
                 self._say(where, INVALID, f"the contract has no input {quoted(key)}", self._inputs())
-            if not target:
+            if not target:  # AIP-map-3
                 self._say(where, INVALID, f"{quoted(key)} has no argument to go to", "name the server's argument")
         self._twice(first)
         for name, path in binding.context_arguments.items():
@@ -230,7 +231,7 @@ class _Check:
             if not (key if isinstance(value, Mapped) else value):
                 self._say(where, INVALID, f"{quoted(source)} has no name to go to", "write the new name")
             transform = value.transform if isinstance(value, Mapped) else None
-            if transform is not None and (transforms is None or transform not in transforms):
+            if transform is not None and (transforms is None or transform not in transforms):  # AIP-map-4
                 lacks = "there is no driver.py" if transforms is None else "driver.py does not have it"
                 self._say(
                     where,
@@ -248,7 +249,7 @@ class _Check:
                 continue
             renamed = first.get(name, (name, None))[0]
             target = self._binding.argument_mapping.get(renamed, renamed)
-            if target in taken:
+            if target in taken:  # AIP-map-3
                 listed = renamed in self._binding.argument_mapping
                 where = f"/metadata/mcp/argument_mapping/{pointer_step(renamed)}" if listed else "/metadata/mcp"
                 self._say(

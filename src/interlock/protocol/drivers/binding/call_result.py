@@ -33,6 +33,6 @@ def with_structured(result: Raw, value: Any) -> bytes:
 
 def error_result(error: DriverError, ref: str, content: Sequence[Raw] = ()) -> bytes:
     """AIP-tools-13: the text begins with the code; the server's own blocks are kept after it. The cause stays here."""
-    said = [{"type": "text", "text": f"{error.code}: {error.message}"}, *content]
+    said = [{"type": "text", "text": f"{error.code}: {error.message}"}, *content]  # AIP-tools-13
     meta: Mapping[str, Any] = {ERROR_KEY: {"code": error.code, "retryable": error.retryable, "ref": ref}}
     return _HEAD + b'"content":%b,"isError":true,"_meta":%b}' % (encode_value(said), encode_value(meta))

@@ -13,8 +13,8 @@ from interlock.protocol.drivers.schema.shapes import Side
 from interlock.protocol.jsontext.pointer import quoted
 
 UNAVAILABLE = "tool_unavailable"
-NARROWING = "narrowing_invalid"
-WIDENED = "timeout_widened"
+NARROWING = "narrowing_invalid"  # AIP-30.implements-4
+WIDENED = "timeout_widened"  # AIP-30.implements-5
 
 
 def unfit(driver: Driver, binding: Binding, contract: Contract) -> tuple[Problem, ...]:
@@ -26,7 +26,7 @@ def unfit(driver: Driver, binding: Binding, contract: Contract) -> tuple[Problem
 
 
 def _version(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
-    if satisfies(contract.version, binding.version) is False:
+    if satisfies(contract.version, binding.version) is False:  # AIP-30.implements-3
         yield driver.places.problem(
             f"{binding.pointer}/version",
             UNAVAILABLE,
@@ -55,16 +55,16 @@ def _narrowing_problems(driver: Driver, binding: Binding, contract: Contract) ->
 def _not_droppable(name: str, schema: JsonObject) -> str | None:
     side = Side(schema)
     shape = side.shape(schema)
-    if name not in declared_names(side, shape):
+    if name not in declared_names(side, shape):  # AIP-30.implements-4
         return "does not exist"
-    return "is required" if name in shape.required() else None
+    return "is required" if name in shape.required() else None  # AIP-30.implements-4
 
 
 def _timeout(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
     """The binding's own goes before the driver's."""
     own = binding.timeout_ms is not None
     wanted = binding.timeout_ms if own else driver.timeout_ms
-    if wanted is not None and wanted > contract.timeout_ms:
+    if wanted is not None and wanted > contract.timeout_ms:  # AIP-30.implements-5
         yield driver.places.problem(
             f"{binding.pointer}/timeout_override_ms" if own else "/timeout_override_ms",
             WIDENED,

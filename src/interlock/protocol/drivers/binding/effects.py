@@ -13,7 +13,7 @@ import msgspec
 from interlock.protocol.ax.capability import ToolClass
 from interlock.protocol.ax.names import normalise
 
-GATE: Final = "policy:gate"  # the class and gate.mode decide
+GATE: Final = "policy:gate"  # the class and gate.mode decide; AIP-author-5
 UNANNOTATED: Final = "policy:unannotated"  # its effects are not declared: a person says it once
 
 ANNOTATION_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
@@ -32,12 +32,12 @@ def effects_of(annotations: object, driver_id: str, tool_class: ToolClass | None
     hints = _Hints.read(annotations)
     tool_class = tool_class or hints.tool_class
     mutates = (f"external:{driver_id}",)
-    if tool_class is None:
+    if tool_class is None:  # AIP-author-5
         return Effects(mutates=mutates, approval=UNANNOTATED, risk_level=2)
-    idempotent = hints.idempotent is True and hints.tool_class is not None
-    if tool_class == "read_only":
+    idempotent = hints.idempotent is True and hints.tool_class is not None  # AIP-author-5
+    if tool_class == "read_only":  # AIP-author-5
         return Effects(idempotent=idempotent)
-    risk = 3 if tool_class == "irreversible" else 1 if hints.open_world is False else 2
+    risk = 3 if tool_class == "irreversible" else 1 if hints.open_world is False else 2  # AIP-author-5
     return Effects(mutates=mutates, approval=GATE, risk_level=risk, idempotent=idempotent)
 
 
@@ -72,7 +72,7 @@ class _Hints(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tool_class(self) -> ToolClass | None:
         """None: nothing is said of what it changes. MCP's default for a tool that is not read-only is destructive."""
-        if self.destructive is True or (self.read_only is False and self.destructive is None):
+        if self.destructive is True or (self.read_only is False and self.destructive is None):  # AIP-author-5
             return "irreversible"
         if self.read_only is True:
             return "read_only"

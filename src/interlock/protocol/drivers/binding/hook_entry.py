@@ -47,7 +47,7 @@ def check_entry(
     found = [
         driver.places.problem(
             f"/{field}",
-            "entry_conflict",
+            "entry_conflict",  # AIP-define-4
             f"{ENTRY} gives another {field} than this file, whose own is used"
             if field in written
             else f"{ENTRY} gives {field}, which this file does not have, and it is not used",
@@ -55,11 +55,11 @@ def check_entry(
             severity="warning",
         )
         for field, value in entry.manifest.items()
-        if written.get(field) != value
+        if written.get(field) != value  # AIP-define-4
     ]
     bound = set(contracts)
     named = {each.tool for each in driver.implements}
-    if entry.execute is not None and set(entry.execute) not in (bound, named):
+    if entry.execute is not None and set(entry.execute) not in (bound, named):  # AIP-define-1
         found.append(
             driver.places.problem(
                 "/implements",
@@ -73,19 +73,19 @@ def check_entry(
 
 def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
     """The value of {ok: true, value}, or the DriverError of {ok: false, error} (AIP-define-3). Raises HookInvalid."""
-    if returned.get("ok") is True:
+    if returned.get("ok") is True:  # AIP-define-3
         if "value" not in returned:
             raise HookInvalid("returns ok without a value")
         return returned["value"]
     error = returned.get("error")
-    if returned.get("ok") is not False or not isinstance(error, Mapping):
+    if returned.get("ok") is not False or not isinstance(error, Mapping):  # AIP-define-3
         raise HookInvalid('returns neither {"ok": true, "value"} nor {"ok": false, "error"}')
     code, message, retryable = error.get("code"), error.get("message"), error.get("retryable", False)
     if not isinstance(code, str) or _CODE.fullmatch(code) is None:
         raise HookInvalid("returns an error without a code of letters, digits and _.:-")
     if not isinstance(message, str) or not isinstance(retryable, bool):
         raise HookInvalid("returns an error whose message is no text or whose retryable is neither true nor false")
-    if ":" not in code and code not in STANDARD:
+    if ":" not in code and code not in STANDARD:  # AIP-define-3
         code = f"{driver.id}:{code}"
     return DriverError(code=code, message=message[:MESSAGE_CHARS_MAX], retryable=retryable)
 

@@ -18,9 +18,9 @@ from interlock.protocol.drivers.binding.effects import GATE, UNANNOTATED, effect
 from interlock.protocol.drivers.model import Contract, Problem
 from interlock.protocol.jsontext.pointer import quoted
 
-CONTRACT_KEY: Final = "dev.interlock/contract"
-NO_CONTRACT: Final = "none"
-UNDOTTED_SEGMENT: Final = "tools"  # of contracts whose id names no other
+CONTRACT_KEY: Final = "dev.interlock/contract"  # AIP-tools-16
+NO_CONTRACT: Final = "none"  # AIP-tools-16
+UNDOTTED_SEGMENT: Final = "tools"  # of contracts whose id names no other; AIP-tools-15
 DRIVER_SUFFIX: Final = "-mcp"
 
 _OWN_PREFIXES: Final = ("x-mcpax-", "dev.interlock/")
@@ -72,7 +72,7 @@ def offer(contracts: Iterable[Contract]) -> Offering:
 
 def qualified_name(contract: Contract) -> tuple[str, str] | Problem:
     """Segment and local name: a function of the file alone, because policies match names."""
-    if contract.listed_as is not None:
+    if contract.listed_as is not None:  # AIP-tools-15
         segment, _, local = contract.listed_as.partition(".")
         place = "/metadata/interlock/name"
         if "." in local:
@@ -95,7 +95,7 @@ def tool_item(contract: Contract) -> dict[str, Any]:
     return {
         "name": contract.id if isinstance(name, Problem) else name[1],
         "title": contract.name,
-        "description": contract.description,
+        "description": contract.description,  # AIP-tools-15
         "inputSchema": {"type": "object", **contract.inputs},
         "outputSchema": dict(contract.outputs),
         "_meta": {CAPABILITY: capability_of(contract), CONTRACT_KEY: f"{contract.id}@{contract.version}"},
@@ -127,9 +127,9 @@ def latency_class(timeout_ms: int) -> LatencyClass:
 
 def asks(contract: Contract) -> bool:
     """Whether a person confirms each call, whatever driver is chosen and whatever gate.mode says."""
-    if contract.approval == "on-mutate":
+    if contract.approval == "on-mutate":  # AIP-14.rules-1
         return bool(contract.mutates)
-    return contract.approval not in _DECIDED_BY_CLASS
+    return contract.approval not in _DECIDED_BY_CLASS  # AIP-14.rules-1
 
 
 def exposed_segment(driver_id: str) -> str:

@@ -25,7 +25,7 @@ from interlock.protocol.drivers.schema.shapes import Shape, Side
 from interlock.protocol.drivers.schema.validators import Compiled, compile_schema
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
-MISMATCH: Final = "contract_mismatch"
+MISMATCH: Final = "contract_mismatch"  # AIP-tools-2
 UNVERIFIED: Final = "contract_unverified"
 ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # of a tool that says nothing
 
@@ -72,7 +72,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     def check_arguments(self, arguments: dict[str, Any]) -> dict[str, Any] | DriverError:
         """The arguments themselves where the server's inputSchema takes them (AIP-tools-8)."""
         fault = self.accepted.maybe_fault(arguments)
-        if fault is None:
+        if fault is None:  # AIP-tools-8
             return arguments
         message = f"the server's {self.tool_name} does not take these arguments: {fault}"
         return DriverError(code=MISMATCH, message=message, cause={"pointer": fault.pointer})
@@ -182,13 +182,13 @@ class _Matching:
     @staticmethod
     def _check_supply(name: str, fed: Feeding, always: set[str]) -> InclusionOutcome:
         """A required argument is fed by something that is always there."""
-        if name in fed.defaults or name in fed.context:
+        if name in fed.defaults or name in fed.context:  # AIP-tools-4: filled by argument_defaults
             return InclusionOutcome()
         place = f"/{pointer_step(name)}"
         feeds = next((each for each in fed.inputs.values() if each.argument == name), None)
-        if feeds is None:
+        if feeds is None:  # AIP-tools-4: fed by no input
             return differs(InclusionVerdict.NO, place, "no input for it", "required")
-        if feeds.input in always or feeds.default is not msgspec.UNSET:
+        if feeds.input in always or feeds.default is not msgspec.UNSET:  # AIP-tools-4
             return InclusionOutcome()
         return differs(
             InclusionVerdict.NO, place, f"the optional input {quoted(feeds.input)} without default", "required"
@@ -199,7 +199,7 @@ class _Matching:
         hints = self._tool.get("annotations")
         if not isinstance(hints, Mapping) or self._contract.mutates:
             return
-        if hints.get("readOnlyHint") is False:
+        if hints.get("readOnlyHint") is False:  # AIP-tools-7
             self._mismatch("effect", "", "mutates nothing", "readOnlyHint false")
         elif hints.get("destructiveHint") is True and hints.get("readOnlyHint") is not True:
             self._mismatch("effect", "", "mutates nothing", "destructiveHint true")
@@ -219,7 +219,7 @@ class _Matching:
                 self._mismatch("output", each.path, each.wide, each.narrow, settled.hint)
         for each in settled.doubts:
             self._note_unverified("output", each.path, each.wide, each.narrow)
-        if settled.falls_back and not self._entry.parses:
+        if settled.falls_back and not self._entry.parses:  # AIP-extract-7
             self._say(
                 "extract_text_fallback",
                 f"{self._describe('output')}: the server has no {quoted(path.only_name or '')}, so its text is taken",
@@ -243,13 +243,13 @@ class _Matching:
         if made is None:
             contract = "a schema" if side == "input" else "outputs"
             self._mismatch(side, "", contract, "a schema that does not compile")
-        elif not made.is_whole:
+        elif not made.is_whole:  # AIP-tools-11
             self._note_unverified(side, "", "its schema", "a reference to another place, which is not fetched")
         return made
 
     def _tell(self, side: str, outcome: InclusionOutcome) -> None:
         for each in outcome.differences:
-            if outcome.verdict is InclusionVerdict.NO and not self._entry.builds:
+            if outcome.verdict is InclusionVerdict.NO and not self._entry.builds:  # AIP-tools-2, AIP-tools-5
                 self._mismatch(side, each.path, each.narrow, each.wide)
             else:
                 self._note_unverified(side, each.path, each.narrow, each.wide)
@@ -266,7 +266,7 @@ class _Matching:
     def _note_unverified(self, side: str, path: str, contract: str, server: str) -> None:
         message = f"{self._describe(side, path)}: the contract has {contract}, the server has {server}"
         # A server that says nothing of its results makes no mistake: it is recorded (AIP-tools-6), no more.
-        severity: Severity = "note" if server == UNLISTED else "warning"
+        severity: Severity = "note" if server == UNLISTED else "warning"  # AIP-tools-6
         self._say(UNVERIFIED, message, "nothing to do: it is checked at every call", severity)
 
     def _say(self, code: str, message: str, hint: str, severity: Severity = "error", field: str = "") -> None:
@@ -309,6 +309,6 @@ def _place(name: str, told: str, accepted: Shape) -> InclusionOutcome:
     if accepted.all_of("patternProperties"):
         return differs(InclusionVerdict.UNKNOWN, path, told, "patternProperties")
     more = accepted.all_of("additionalProperties")
-    if more and all(each is True or isinstance(each, Mapping) for each in more):
+    if more and all(each is True or isinstance(each, Mapping) for each in more):  # AIP-tools-4
         return InclusionOutcome()
     return differs(InclusionVerdict.NO, path, told, "no argument of this name")

@@ -67,7 +67,7 @@ def _settle_unlisted(binding: Binding, path: Path, outputs: Side, strict: bool) 
 
 def _fallback(mode: Mode, name: str, side: Side, binding: Binding, outputs: Side, strict: bool) -> Settled:
     """AIP-extract-7: a single name that a text-shaped result does not have means the text."""
-    if strict or not binding.text_fallback:
+    if strict or not binding.text_fallback:  # AIP-extract-7
         missing = SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
         return Settled(mode=mode, refusals=(missing,))
     return msgspec.structs.replace(_settle_comparison(mode, side, TEXT, binding, outputs), falls_back=True)
@@ -75,7 +75,7 @@ def _fallback(mode: Mode, name: str, side: Side, binding: Binding, outputs: Side
 
 def _settle_path(mode: Mode, side: Side, base: Any, binding: Binding, path: Path, outputs: Side) -> Settled:
     end = path_type(side, base, path)
-    if isinstance(end, Nowhere):
+    if isinstance(end, Nowhere):  # AIP-tools-6
         missing = SchemaDifference(path=str(path), narrow=f"nothing at {end.step}", wide="outputs")
         return Settled(mode=mode, refusals=(missing,))
     if isinstance(end, Unknown):
@@ -87,7 +87,7 @@ def _settle_path(mode: Mode, side: Side, base: Any, binding: Binding, path: Path
 def _settle_comparison(mode: Mode, side: Side, found: Any, binding: Binding, outputs: Side) -> Settled:
     given = _without(side, _wrap(found, binding), binding.schema_narrowing.drop_outputs)
     apart = exclusions(side, given, outputs, outputs.root)
-    if apart:
+    if apart:  # AIP-tools-6
         text = side.shape(found).types == {"string"} and binding.result_parse is None
         return Settled(mode=mode, refusals=apart, hint=PARSE_HINT if text else "")
     outcome = includes(outputs, outputs.root, side, given, unnamed=InclusionVerdict.YES)
@@ -111,7 +111,7 @@ def _read_as(parse: ResultParse, pattern: Pattern | None) -> Any:
         case "text":
             return TEXT
         case "lines":
-            return {"type": "array", "items": TEXT}
+            return {"type": "array", "items": TEXT}  # AIP-extract-8
         case "records" if pattern is not None:
             record = {"type": "object", "properties": dict.fromkeys(pattern.groups, TEXT)}
             return {"type": "array", "items": {**record, "additionalProperties": False}}

@@ -14,8 +14,8 @@ from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import Driver, Problem
 from interlock.protocol.mcp import uri_templates as templates
 
-PREFIX: Final = "mcp_"
-BASE_KINDS: Final = frozenset(
+PREFIX: Final = "mcp_"  # AIP-resources-2
+BASE_KINDS: Final = frozenset(  # AIP-resources-3
     ("local", "url", "git", "github", "ipfs", "email", "operator", "user", "persona", "eth_tx", "ots")
 )
 REF_CHARS_MAX: Final = templates.URI_CHARS_MAX
@@ -47,7 +47,7 @@ class Kinds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kind_name(ref_kind_id: str) -> str:
-    return ref_kind_id if ref_kind_id.startswith(PREFIX) else PREFIX + ref_kind_id
+    return ref_kind_id if ref_kind_id.startswith(PREFIX) else PREFIX + ref_kind_id  # AIP-resources-2
 
 
 def register(drivers: Iterable[Driver]) -> Kinds:
@@ -61,7 +61,7 @@ def register(drivers: Iterable[Driver]) -> Kinds:
                 continue
             name = kind_name(resource.ref_kind_id)
             taken = resource.ref_kind_id in BASE_KINDS
-            if taken or name in kinds:
+            if taken or name in kinds:  # AIP-resources-3
                 whose = "a base kind" if taken else f"the kind {name} of {kinds[name].driver}"
                 problems.append(
                     driver.places.problem(
@@ -87,14 +87,14 @@ def parse(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> ResourceRef
         return _invalid("the reference is not KIND:URI")
     name, body = found[1], found[2]
     kind = kinds.get(name)
-    if kind is None:
+    if kind is None:  # AIP-resources-2
         return _invalid("no driver has this kind of reference")
     sha256 = None
     if check := _CHECK.search(body):
         body, sha256 = body[: check.start()], check[1].lower()
     if _ENCODED_SCHEME.match(body):
         body = _RESERVED.sub(lambda escape: chr(int(escape[0][1:], 16)), body)
-    if not any(matches(each, body) for each in kind.templates):
+    if not any(matches(each, body) for each in kind.templates):  # AIP-resources-2
         return _invalid("the URI is none of those that this kind names")
     return ResourceRef(kind=name, uri=body, sha256=sha256)
 

@@ -38,39 +38,39 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
 
     def value(self, result: Mapping[str, Any]) -> Any:
         """The contract's value, or a DriverError."""
-        if result.get("isError") is True:
+        if result.get("isError") is True:  # AIP-tools-13
             return upstream_error(result)
         base = self._base(result)
         if isinstance(base, DriverError):
             return base
         found = self.path.find(base)
-        if isinstance(found, Miss):
+        if isinstance(found, Miss):  # AIP-extract-6
             text = _only_text(result) if self.falls_back else None
             if text is None:
                 return _failure(f"result_extract {self.path}: {found}", step=str(found.step))
             found = text
         if self.wrap is not None:
-            found = {self.wrap: found}
+            found = {self.wrap: found}  # AIP-extract-8
         if self.dropped and isinstance(found, Mapping):
-            found = {name: value for name, value in found.items() if name not in self.dropped}
+            found = {name: value for name, value in found.items() if name not in self.dropped}  # AIP-tools-14
         return self.satisfying(found)
 
     def satisfying(self, value: Any) -> Any:
         """The value itself where it is what the contract promises, else a DriverError."""
-        fault = self.outputs.maybe_fault(value)
+        fault = self.outputs.maybe_fault(value)  # AIP-tools-14
         if fault is None:
             return value
-        return _failure(f"the result is not as the contract has it: {fault}", pointer=fault.pointer)
+        return _failure(f"the result is not as the contract has it: {fault}", pointer=fault.pointer)  # AIP-tools-14
 
     def _base(self, result: Mapping[str, Any]) -> Any:
         if self.parse is not None:
             return self._parse(result, self.parse)
-        if "structuredContent" in result:
+        if "structuredContent" in result:  # AIP-extract-4
             return result["structuredContent"]
         blocks = _blocks(result)
         texts = [_text(block) for block in blocks]
         # With the fallback the text may be anything, a file's content for one: it is not looked into.
-        if len(texts) == 1 and texts[0] is not None:
+        if len(texts) == 1 and texts[0] is not None:  # AIP-extract-5
             return _json(texts[0]) if self.mode != "text" and not self.falls_back else {"content": texts[0]}
         if all(text is not None for text in texts):
             return {"content": "\n".join(text for text in texts if text is not None)}
@@ -110,7 +110,7 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
         made = []
         for number, line in enumerate(lines, 1):
             record = self.pattern.record(line)
-            if record is None:
+            if record is None:  # AIP-extract-8
                 return _failure(f"line {number} of the text is not like the pattern of result_parse", line=number)
             made.append(record)
         return made
@@ -119,11 +119,11 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
 def upstream_error(result: Mapping[str, Any]) -> DriverError:
     """AIP-tools-13."""
     texts = [text for block in _blocks(result) if (text := _text(block)) is not None]
-    return DriverError(code="upstream_error", message="\n".join(texts) or UNKNOWN)
+    return DriverError(code="upstream_error", message="\n".join(texts) or UNKNOWN)  # AIP-tools-13
 
 
 def _failure(message: str, **cause: Any) -> DriverError:
-    return DriverError(code="output_parse_failed", message=message, cause=cause)
+    return DriverError(code="output_parse_failed", message=message, cause=cause)  # AIP-extract-6
 
 
 def _json(text: str) -> Any:

@@ -53,7 +53,10 @@ def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverError | 
     if reason is None:
         return None
     return DriverError(
-        code="resource_uri_denied", message="the server may not be given this URI", cause={"reason": reason}
+        # AIP-security-6
+        code="resource_uri_denied",
+        message="the server may not be given this URI",
+        cause={"reason": reason},
     )
 
 
@@ -102,7 +105,7 @@ def _reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
     found = _SCHEME.match(seen)
     if found is None and not seen.startswith("//"):
         return None
-    if seen != uri:
+    if seen != uri:  # AIP-security-6
         return "it holds a backslash, a space or a control character"
     if found is None:
         return _host_reason(uri, reach)
@@ -111,7 +114,7 @@ def _reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
         return _file_reason(uri[found.end() :], reach, resolve)
     if scheme in _WEB:
         return _host_reason(uri, reach)
-    return None if scheme in reach.schemes else "no declared resource has its scheme"
+    return None if scheme in reach.schemes else "no declared resource has its scheme"  # AIP-security-6
 
 
 def _file_reason(rest: str, reach: Reach, resolve: Resolve) -> str | None:
@@ -121,6 +124,7 @@ def _file_reason(rest: str, reach: Reach, resolve: Resolve) -> str | None:
     # Where a symlink stands before the dots the two differ, and which one the server opens is not ours to know.
     for each in (path, without_dots(path)):
         resolved = resolve(each)
+        # AIP-security-6
         if resolved is None or not is_within(resolved, reach.roots) or is_within(resolved, reach.denied):
             return "its path is outside of the sandbox"
     return None
@@ -138,7 +142,7 @@ def _host_reason(uri: str, reach: Reach) -> str | None:
         return "it holds a user or a password"
     host = host.rstrip(".")
     permit = permits(host, port, reach.egress)
-    if permit is None:
+    if permit is None:  # AIP-security-6
         return "its host is not in network.egress"
     if permit is not Permit.NAMED and _is_private(host):
         return "a private address is reached only where network.egress names it"

@@ -96,11 +96,11 @@ def _with_reference(schema: Any) -> Any:
 
 def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
     key = problem.field.removeprefix("/")
-    if key in MOVED and key in data:
+    if key in MOVED and key in data:  # AIP-14.front-3
         return msgspec.structs.replace(
             problem, message=f"{key} is no longer part of a contract", hint=f"it moved to {MOVED[key]}"
         )
-    if key in RENAMED and key in data:
+    if key in RENAMED and key in data:  # AIP-compat-2
         return msgspec.structs.replace(problem, hint=f"write {RENAMED[key]}")
     if key == "implements":
         return msgspec.structs.replace(problem, hint="remove it: the drivers say which contracts they implement")
@@ -113,7 +113,7 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
 
 def _check(front: Frontmatter, found: FileFindings) -> None:
     data = front.data
-    if data.get("mutates") and data.get("approval", "auto") == "auto":
+    if data.get("mutates") and data.get("approval", "auto") == "auto":  # AIP-14.front-2
         found.say(
             "/approval" if "approval" in data else "/mutates",
             schema_problems.INVALID,
@@ -146,7 +146,7 @@ def _check(front: Frontmatter, found: FileFindings) -> None:
 
 def _json_schema(pointer: str, schema: Any, found: FileFindings) -> None:
     fault = schema_problems.fault_in_json_schema(schema)
-    if fault is not None:
+    if fault is not None:  # AIP-14.front-1
         place = pointer + fault.pointer
         found.say(place, schema_problems.INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
         return
@@ -172,13 +172,13 @@ def _contract(front: Frontmatter) -> Contract:
         version=data["version"],
         inputs=data["inputs"],
         outputs=data["outputs"],
-        idempotent=data.get("idempotent", False),
+        idempotent=data.get("idempotent", False),  # AIP-14.front-1
         mutates=tuple(data.get("mutates", ())),
         requires=msgspec.convert(data.get("requires", {}), ContractRequires),
-        approval=data.get("approval", "auto"),
+        approval=data.get("approval", "auto"),  # AIP-14.front-1
         risk_level=msgspec.convert(data.get("risk_level", 0), int),
-        cost_class=data.get("cost_class", "trivial"),
-        timeout_ms=msgspec.convert(data.get("timeout_ms", 30_000), int),
+        cost_class=data.get("cost_class", "trivial"),  # AIP-14.front-1
+        timeout_ms=msgspec.convert(data.get("timeout_ms", 30_000), int),  # AIP-14.front-1
         retry=msgspec.convert(data.get("retry"), Retry | None),
         default_implementation=data.get("default_implementation"),
         driver_constraints=msgspec.convert(data.get("driver_constraints", {}), DriverConstraints),

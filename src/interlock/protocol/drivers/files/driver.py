@@ -74,7 +74,7 @@ def read_driver(
     refused = _schema_problems(front)
     if found.refused or refused:
         return _reading(None, (*found.problems, *refused))
-    if front.data["kind"] != "mcp":
+    if front.data["kind"] != "mcp":  # AIP-30.front-2
         found.say(
             "/kind",
             "kind_unsupported",
@@ -105,7 +105,7 @@ def _reading(driver: Driver | None, problems: Collection[Problem]) -> Reading[Dr
 def _with_server_json(front: Frontmatter, server_json: bytes | None, found: FileFindings) -> Frontmatter:
     if server_json is None:
         return front
-    if "server" in front.data:
+    if "server" in front.data:  # AIP-file-5: both are there
         found.say(
             "/server",
             "server_json_ignored",
@@ -121,9 +121,10 @@ def _with_server_json(front: Frontmatter, server_json: bytes | None, found: File
 
 
 def _schema_problems(front: Frontmatter) -> tuple[Problem, ...]:
-    first = schema_problems.check(front, "AIP-30")
+    first = schema_problems.check(front, "AIP-30")  # AIP-compat-1: both schemas, in this order
     kind = front.data.get("kind")
-    other = isinstance(kind, str) and kind in KINDS and kind != "mcp"
+    other = isinstance(kind, str) and kind in KINDS and kind != "mcp"  # AIP-30.front-2
+    # AIP-compat-1, AIP-front-1, AIP-front-2, AIP-front-9
     second = () if other else schema_problems.check(front, "AIP-32")
     return tuple(_with_better_hint(each, front.data) for each in _without_repeats((*first, *second)))
 
@@ -132,7 +133,7 @@ def _without_repeats(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
     """A field that both schemas refuse is told once, by the first."""
     first: dict[str, Problem] = {}
     for each in problems:
-        first.setdefault(each.field, each)
+        first.setdefault(each.field, each)  # AIP-compat-1
     return tuple(first.values())
 
 
@@ -141,16 +142,18 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
     field = problem.field
     hint = message = None
     server = data.get("server")
-    if field == "/version" and isinstance(data.get("version"), int | float):
+    if field == "/version" and isinstance(data.get("version"), int | float):  # AIP-front-10: three parts
         hint = "write three parts: 1.0.0"
+    # AIP-front-3: the two other spellings
     elif field == "/transport" and str(data.get("transport")).replace("_", "-") == "streamable-http":
         hint = "write http, which is Streamable HTTP"
-    elif field == "/server" and ("server_ref" in data or "mcp_tools" in data):
+    elif field == "/server" and ("server_ref" in data or "mcp_tools" in data):  # AIP-compat-1: the older form
         hint = "the older server_ref and mcp_tools became server and implements[].metadata.mcp.tool_name"
     elif field == "/server" and "server" not in data:
         hint = "add server with kind and what it needs, or a server.json beside this file"
-    elif field == "/server/kind":
+    elif field == "/server/kind":  # AIP-server-9
         hint = f"write one of {', '.join(SERVER_KEYS)}"
+    # AIP-server-9
     elif field.startswith("/server/") and isinstance(server, Mapping) and server.get("kind") in SERVER_KEYS:
         kind = server["kind"]
         hint = f"kind {kind} takes {', '.join(SERVER_KEYS[kind])}; the first of them is required"
@@ -160,7 +163,7 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
         if isinstance(entries, list) and index.isdigit() and int(index) < len(entries):
             entry = entries[int(index)]
             tool = entry.get("tool") if isinstance(entry, Mapping) else None
-            if isinstance(tool, str) and problem.message.endswith("is missing"):
+            if isinstance(tool, str) and problem.message.endswith("is missing"):  # AIP-front-9: the entry is named
                 message = f"{problem.message} in the entry for {quoted(tool)}"
                 hint = "name the server's tool in metadata.mcp.tool_name"
     return msgspec.structs.replace(problem, message=message or problem.message, hint=hint or problem.hint)
@@ -169,7 +172,7 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
 def _around(front: Frontmatter, folder: str | None, beside: Collection[str], found: FileFindings) -> None:
     """AIP-file-2 to -4, and keys without a reader."""
     identifier = front.data["id"]
-    if folder is not None and folder != identifier:
+    if folder is not None and folder != identifier:  # AIP-file-2
         found.say(
             "/id",
             "folder_name",
@@ -177,13 +180,13 @@ def _around(front: Frontmatter, folder: str | None, beside: Collection[str], fou
             "give both the same name",
             "warning",
         )
-    if not identifier.endswith("-mcp"):
+    if not identifier.endswith("-mcp"):  # AIP-file-3
         found.say("/id", "id_suffix", "the id does not end with -mcp", f"write {identifier}-mcp", "warning")
     foreign = next((name for name in FOREIGN_ENTRIES if name in beside), None)
-    if foreign is not None and ENTRY not in beside:
+    if foreign is not None and ENTRY not in beside:  # AIP-file-4
         found.say("", "entry_not_run", f"{foreign} is not run here", f"write the hooks in {ENTRY}", "warning")
     for key in front.data:
-        if key not in _KNOWN_TOP:
+        if key not in _KNOWN_TOP:  # AIP-30.front-4: an unknown key
             found.say(
                 f"/{pointer_step(key)}",
                 "unknown_key",
@@ -286,7 +289,7 @@ def _target_version(written: str | None, found: FileFindings) -> str | None:
     if written is None:
         return None
     meant = protocol_version(written)
-    if meant is None:
+    if meant is None:  # AIP-proto-2
         found.say(
             "/protocol_version",
             "protocol_version_unknown",
@@ -294,7 +297,7 @@ def _target_version(written: str | None, found: FileFindings) -> str | None:
             "write one like 2025-11-25, or leave it out",
             "warning",
         )
-    elif meant != written:
+    elif meant != written:  # AIP-proto-2
         found.say(
             "/protocol_version",
             "protocol_version_partial",
@@ -329,7 +332,7 @@ def _with_seconds(around: Mapping[str, Any], key: str, pointer: str, found: File
     if not isinstance(block, Mapping) or "every" not in block:
         return dict(around)
     seconds = duration_s(block["every"])
-    if seconds is None:
+    if seconds is None:  # AIP-30.health-1
         found.say(f"{pointer}/every", "schema_invalid", "this is no ISO 8601 duration", "write one like PT5M or P1D")
     rest = {name: value for name, value in block.items() if name != "every"}
     return {**around, key: {**rest, "every_s": seconds}}
@@ -340,4 +343,4 @@ def _extension_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
     written |= {f"metadata.interlock.{key}" for key in data.get("metadata", {}).get("interlock", {})}
     for entry in data["implements"]:
         written |= {f"implements[].metadata.interlock.{key}" for key in entry["metadata"].get("interlock", {})}
-    return tuple(key for key in EXTENSION_KEYS if key in written)
+    return tuple(key for key in EXTENSION_KEYS if key in written)  # AIP-front-11

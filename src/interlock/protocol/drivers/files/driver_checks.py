@@ -43,14 +43,14 @@ def _bindings(driver: Driver, found: FileFindings) -> None:
     for binding in driver.implements:
         found.problems.extend(check_reading(driver.places, binding))
         place = f"{binding.pointer}/tool"
-        if escapes(binding.tool):
+        if escapes(binding.tool):  # AIP-30.implements-2
             found.say(
                 place, "path_escape", "the contract's path leaves the workspace", "write a path below the workspace"
             )
         elif not binding.tool:
             found.say(place, "schema_invalid", "this is empty", "name a TOOL.md or a contract's id")
         contract = "/".join(part for part in binding.tool.split("/") if part not in {"", "."})
-        if contract in seen:
+        if contract in seen:  # AIP-30.implements-2
             found.say(
                 place,
                 "duplicate_binding",
@@ -58,7 +58,7 @@ def _bindings(driver: Driver, found: FileFindings) -> None:
                 "keep one of the two",
             )
         seen.setdefault(contract, binding.index)
-        if not is_range(binding.version):
+        if not is_range(binding.version):  # AIP-30.implements-3
             found.say(
                 f"{binding.pointer}/version",
                 "range_invalid",
@@ -79,6 +79,7 @@ def escapes(path: str) -> bool:
 
 def _integration(driver: Driver, found: FileFindings) -> None:
     for index, prompt in enumerate(driver.prompts):
+        # AIP-prompts-3
         if prompt.integrate_as == "skill_block" and (not prompt.skill_ref or escapes(prompt.skill_ref)):
             found.say(
                 f"/prompts/{index}/skill_ref",
@@ -87,7 +88,7 @@ def _integration(driver: Driver, found: FileFindings) -> None:
                 "add skill_ref: ./skills/NAME/SKILL.md",
             )
     for index, resource in enumerate(driver.resources):
-        if resource.integrate_as == "ref_kind" and resource.ref_kind_id is None:
+        if resource.integrate_as == "ref_kind" and resource.ref_kind_id is None:  # AIP-resources-2
             found.say(
                 f"/resources/{index}/ref_kind_id",
                 "schema_invalid",
@@ -98,7 +99,7 @@ def _integration(driver: Driver, found: FileFindings) -> None:
 
 def _extensions(driver: Driver, found: FileFindings) -> None:
     for index, version in enumerate(driver.interlock.protocol_versions):
-        if version not in PROTOCOL_VERSIONS:
+        if version not in PROTOCOL_VERSIONS:  # AIP-proto-5
             found.say(
                 f"/metadata/interlock/protocol_versions/{index}",
                 "schema_invalid",
@@ -115,7 +116,7 @@ def _extensions(driver: Driver, found: FileFindings) -> None:
 
 
 def _check_installation(driver: Driver, found: FileFindings) -> None:
-    if driver.install and isinstance(driver.server, Remote):
+    if driver.install and isinstance(driver.server, Remote):  # AIP-server-7
         found.say("/install", "install_ignored", "a remote server is not installed", "remove install", "warning")
         return
     for index, entry in enumerate(driver.install):
@@ -125,7 +126,7 @@ def _check_installation(driver: Driver, found: FileFindings) -> None:
 def _install(pointer: str, entry: Install, found: FileFindings) -> None:
     needed = INSTALL_NEEDS.get(entry.method)
     if needed is None:
-        skipped = entry.options.get("experimental") is True
+        skipped = entry.options.get("experimental") is True  # AIP-30.install-2
         found.say(
             f"{pointer}/method",
             "install_method_unknown" if skipped else "schema_invalid",
@@ -145,11 +146,11 @@ def _version_check(driver: Driver, found: FileFindings) -> None:
     if check is None:
         return
     _command("/version_check/cmd", check.cmd, found)
-    if not is_range(check.range):
+    if not is_range(check.range):  # AIP-30.version-1
         found.say(
             "/version_check/range", "range_invalid", "this is not a range of versions", "write one like >=2.40 <3"
         )
-    if not has_group(check.parse):
+    if not has_group(check.parse):  # AIP-30.version-1
         found.say(
             "/version_check/parse",
             "pattern_invalid",
@@ -168,7 +169,7 @@ def has_group(pattern: str) -> bool:
 
 
 def _command(pointer: str, command: str, found: FileFindings) -> None:
-    if not command.strip() or _SHELL.search(command):
+    if not command.strip() or _SHELL.search(command):  # AIP-30.version-1
         found.say(
             pointer,
             "command_invalid",
@@ -233,25 +234,25 @@ def _egress(driver: Driver, found: FileFindings) -> None:
     """AIP-security-3 and -4, as far as the file shows them."""
     listed = driver.network.egress if driver.network is not None else ()
     for index, host in enumerate(listed):
-        if not is_egress(host):
+        if not is_egress(host):  # AIP-security-3
             found.say(
                 f"/network/egress/{index}",
                 "schema_invalid",
                 "this is not the name of a host",
                 "write api.example.com, api.example.com:443 or *.example.com, without path or network mask",
             )
-        elif host.partition(":")[0] == "*":
+        elif host.partition(":")[0] == "*":  # AIP-security-3
             found.say(
                 f"/network/egress/{index}", "egress_open", "any public host can be reached", "name the hosts", "warning"
             )
     if not isinstance(driver.server, Remote):
         return
     host, port = _place(driver.server.url)
-    if "/network/egress" not in driver.places.lines:
+    if "/network/egress" not in driver.places.lines:  # AIP-security-4
         found.say(
             "/server/url", "egress_implied", f"{host} is reached because the url says so", "nothing to do", "note"
         )
-    elif permits(host, port, listed) is None:
+    elif permits(host, port, listed) is None:  # AIP-security-4
         found.say("/server/url", "egress_denied", f"{host} is not in network.egress", "add it there")
 
 

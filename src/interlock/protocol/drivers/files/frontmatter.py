@@ -103,13 +103,14 @@ def _between_fences(data: bytes) -> str:
         if stripped == FENCE.encode():
             return _decode(b"\n".join(found) + b"\n")
         size += len(line) + 1
-        if size > FRONTMATTER_BYTES_MAX:
+        if size > FRONTMATTER_BYTES_MAX:  # AIP-front-10
             raise _Fault(
                 number,
                 f"the frontmatter is larger than {FRONTMATTER_BYTES_MAX // 1024} KiB",
                 "move text to the body, after the closing ---",
             )
         found.append(line)
+    # AIP-front-10
     raise _Fault(max(len(found), 1), "the closing --- is missing", "end the frontmatter with a line of ---")
 
 
@@ -254,7 +255,7 @@ class _Builder:
             raise self._fault("a key is not text", "put quotes around the key")
         if key == MERGE_KEY:
             raise self._fault("the merge key << is not part of YAML 1.2", "write the fields out")
-        if key in fields.value:
+        if key in fields.value:  # AIP-front-10: twice
             raise self._fault(f"the key {quoted(key)} is written twice", "keep one of the two")
         fields.key = key
         self._lines[f"{fields.pointer}/{pointer_step(key)}"] = self._line

@@ -61,7 +61,7 @@ def merge_inventories(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...
     for inventory in inventories:
         for index, entry in enumerate(inventory.entries):
             other = entries.setdefault(entry.slug, (entry, inventory.places))
-            if other[0] != entry:
+            if other[0] != entry:  # AIP-19.file-3
                 refused.add(entry.slug)
                 problems.append(
                     inventory.places.problem(
@@ -89,10 +89,10 @@ def secret_for(name: str, driver_id: str, own: Secrets | None, workspace: tuple[
     then in the workspace, where <driver id>/slug goes before slug."""
     slug = default_slug(name)
     for entries in ((own.entries if own is not None else ()), workspace):
-        bound = [entry for entry in entries if name in entry.env]
+        bound = [entry for entry in entries if name in entry.env]  # AIP-19.bind-1
         if bound:
             return bound[0]
-        for wanted in (f"{driver_id}/{slug}", slug):
+        for wanted in (f"{driver_id}/{slug}", slug):  # AIP-19.bind-1
             if (match := next((entry for entry in entries if entry.slug == wanted), None)) is not None:
                 return match
         if own is not None and entries is own.entries:
@@ -108,9 +108,9 @@ def _no_values(front: Frontmatter, found: FileFindings) -> None:
         if not isinstance(entry, Mapping):
             continue
         for key in VALUE_KEYS:
-            if key in entry:
+            if key in entry:  # AIP-19.file-2
                 _refuse(found, f"/secrets/{index}/{key}", f"the key {key} would hold a value")
-        if _any_token(entry):
+        if _any_token(entry):  # AIP-19.file-2
             _refuse(found, f"/secrets/{index}", "a text of this entry looks like a secret's value")
 
 

@@ -23,9 +23,9 @@ def secret_names(text: str) -> tuple[str, ...]:
 def fault(text: str) -> str | None:
     """The code of what is wrong with the placeholders of a text; None when nothing is."""
     rest = SECRET.sub("", text)
-    if any(each in rest for each in _CALLERS):
+    if any(each in rest for each in _CALLERS):  # AIP-security-8
         return USER_CONTEXT
-    return INVALID if "${" in rest else None
+    return INVALID if "${" in rest else None  # AIP-server-13
 
 
 def without_secrets(text: str) -> str:

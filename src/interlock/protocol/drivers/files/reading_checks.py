@@ -9,7 +9,7 @@ def check_reading(places: Places, binding: Binding) -> tuple[Problem, ...]:
     """How results are read, which no contract is needed for."""
     found = []
     path = read_path(binding.result_extract)
-    if isinstance(path, PathFault):
+    if isinstance(path, PathFault):  # AIP-extract-3
         found.append(
             places.problem(
                 f"{binding.pointer}/metadata/mcp/result_extract",

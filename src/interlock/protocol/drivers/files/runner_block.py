@@ -17,7 +17,7 @@ class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """AIP-30.front-6: where below the block, what is wrong, what to write instead."""
-    if block.get("engine") == "in-process":
+    if block.get("engine") == "in-process":  # AIP-30.front-6
         yield "/engine", "an MCP server is a process of its own", "write subprocess"
     limits = block.get("limits", {})
     if not isinstance(limits, dict):

@@ -85,7 +85,7 @@ def read_server(
     _placeholders(block, extensions, found)
     _plaintext(block, extensions.not_secret, found)
     _environment(block, found)
-    if transport not in TRANSPORTS[kind]:
+    if transport not in TRANSPORTS[kind]:  # AIP-server-12
         found.say(
             "/transport",
             "transport_server_mismatch",
@@ -144,14 +144,14 @@ def _placeholders(block: Mapping[str, Any], extensions: Extensions, found: FileF
     for pointer, text in _texts(block):
         code = fault(text)
         fixed = pointer.removeprefix("/server/").partition("/")[0] in {*_FIXED, "volumes"}
-        if code == USER_CONTEXT and extensions.isolation == "driver":
+        if code == USER_CONTEXT and extensions.isolation == "driver":  # AIP-security-8
             found.say(
                 pointer,
                 USER_CONTEXT,
                 "a value of the caller cannot be bound when a shared server is started",
                 "pass it per call with implements[].metadata.interlock.context_arguments",
             )
-        elif code is not None or (fixed and "${" in text):
+        elif code is not None or (fixed and "${" in text):  # AIP-server-13
             found.say(
                 pointer,
                 INVALID,
@@ -177,10 +177,10 @@ def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], found: Fil
     """AIP-19.plain-2: the key is named, the value is not."""
     for key in ("env", "headers", "query"):
         for name, text in block.get(key, {}).items():
-            if name not in not_secret and is_plaintext(name, text):
+            if name not in not_secret and is_plaintext(name, text):  # AIP-19.plain-2
                 _refuse_plaintext(found, f"/server/{key}/{pointer_step(name)}", name)
     for index, name in plaintext_arguments(tuple(block.get("args", ()))):
-        if name not in not_secret and f"--{name}" not in not_secret:
+        if name not in not_secret and f"--{name}" not in not_secret:  # AIP-19.plain-2
             _refuse_plaintext(found, f"/server/args/{index}", name or "an argument")
     for key in _FIXED:
         if key not in not_secret and is_plaintext("", block.get(key) or ""):
@@ -190,7 +190,7 @@ def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], found: Fil
 def _refuse_plaintext(found: FileFindings, pointer: str, name: str) -> None:
     found.say(
         pointer,
-        "plaintext_secret",
+        "plaintext_secret",  # AIP-19.plain-2
         f"{quoted(name)} holds a credential in clear",
         "store it with `interlock secrets set` and write ${secrets.NAME}; if it is none, name the key in not_secret",
     )
@@ -244,14 +244,14 @@ def _no_package(found: FileFindings, what: str, hint: str) -> None:
 def _pin(suffix: str | None, version: str | None, found: FileFindings) -> str | None:
     if version is not None and not re.fullmatch(r"[A-Za-z0-9^~][A-Za-z0-9.!+_-]*", version, re.ASCII):
         found.say("/server/version", "schema_invalid", "this is not a version", "write one like 1.2.3")
-    elif suffix is not None and version is not None and suffix != version:
+    elif suffix is not None and version is not None and suffix != version:  # AIP-server-3
         found.say(
             "/server/version",
             "version_conflict",
             "server.package and server.version name two versions",
             "keep the pin in one of them",
         )
-    return version if suffix is None else suffix
+    return version if suffix is None else suffix  # AIP-server-3
 
 
 def _docker(block: Mapping[str, Any], transport: str, found: FileFindings) -> Docker | None:
@@ -259,7 +259,7 @@ def _docker(block: Mapping[str, Any], transport: str, found: FileFindings) -> Do
     if image is None:
         found.say("/server/image", "schema_invalid", "this is not the name of an image", "write registry/name:tag")
         return None
-    if image["digest"] is None and (image["tag"] in {None, ":latest"}):
+    if image["digest"] is None and (image["tag"] in {None, ":latest"}):  # AIP-server-5
         found.say(
             "/server/image",
             "image_unpinned",
@@ -283,16 +283,16 @@ def _remote(block: Mapping[str, Any], found: FileFindings, insecure_hosts: Colle
         host, port, credentials = None, None, False
         parts = urlsplit("")
     del port  # read for its check
-    if credentials:
+    if credentials:  # AIP-server-7
         _refuse_plaintext(found, "/server/url", "url")
-    elif parts.scheme not in {"http", "https"} or not host or not _URL.fullmatch(url) or "#" in url:
+    elif parts.scheme not in {"http", "https"} or not host or not _URL.fullmatch(url) or "#" in url:  # AIP-server-7
         found.say(
             "/server/url",
             "url_invalid",
             "this is not the address of a server",
             "write https://host/path, without a fragment",
         )
-    elif parts.scheme == "http" and not is_loopback(host):
+    elif parts.scheme == "http" and not is_loopback(host):  # AIP-security-10
         listed = host in insecure_hosts
         found.say(
             "/server/url",

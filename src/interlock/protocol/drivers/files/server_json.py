@@ -28,7 +28,7 @@ def server_from_json(data_untrusted: bytes, transport: Any, found: FileFindings)
     if not isinstance(data, dict):
         _refuse(found, "server.json holds no JSON object", "write the keys of the server block as JSON")
         return None
-    if "kind" in data:
+    if "kind" in data:  # AIP-file-5
         return data
     if "packages" in data or "remotes" in data:
         for server in _runnable(data):
@@ -40,6 +40,7 @@ def server_from_json(data_untrusted: bytes, transport: Any, found: FileFindings)
             "write the server block into DRIVER.md",
         )
         return None
+    # AIP-file-5
     _refuse(found, "server.json is neither a server block nor a registry's description", "begin it with kind")
     return None
 

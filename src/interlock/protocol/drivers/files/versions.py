@@ -9,7 +9,7 @@ import re
 from typing import Final, Literal, NamedTuple
 
 TEXT_CHARS_MAX: Final = 256  # node-semver's own bound for a version; ours for a range too
-PROTOCOL_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+PROTOCOL_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")  # AIP-proto-2
 CALENDAR_MAJOR_MIN: Final = 1970  # a first number like 2026 is a year and says nothing about compatibility
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
@@ -96,6 +96,7 @@ def protocol_version(written: str) -> str | None:
     """The MCP version meant: one of the known, or the only one that a YYYY-MM stands for (AIP-proto-2)."""
     if written in PROTOCOL_VERSIONS:
         return written
+    # AIP-proto-2
     matching = [each for each in PROTOCOL_VERSIONS if each.startswith(f"{written}-")] if len(written) == 7 else []
     return matching[0] if len(matching) == 1 else None
 
@@ -105,6 +106,7 @@ def _inside(version: Version, bounds: tuple[_Bound, ...]) -> bool:
         return False
     if not version.pre:
         return True
+    # AIP-30.implements-3: pre-releases
     return any(bound.version.pre and bound.version.numbers == version.numbers for bound in bounds if bound != _NOTHING)
 
 

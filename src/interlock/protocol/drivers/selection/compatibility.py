@@ -24,7 +24,7 @@ from interlock.protocol.drivers.model import (
     Severity,
 )
 
-CODE = "major_bump_required"
+CODE = "major_bump_required"  # AIP-identity-1
 
 _MAJOR = re.compile(r"[^0-9]*([0-9]{1,9})(?![0-9])")
 _SOURCE_FIELDS: Final = {"npm": "package", "pypi": "package", "docker": "image", "remote": "url"}
@@ -61,7 +61,7 @@ def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple
     """Nothing for drivers of another id or major: those are distinct."""
     before = manifest_of(registered) if isinstance(registered, Driver) else registered
     now = manifest_of(changed)
-    if before.key != now.key:
+    if before.key != now.key:  # AIP-identity-1
         return ()
     found: list[Problem] = []
 
@@ -73,21 +73,21 @@ def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple
             )
         )
 
-    if before.protocol_version != now.protocol_version:
+    if before.protocol_version != now.protocol_version:  # AIP-identity-1
         refuse("/protocol_version", "protocol_version")
-    if before.transport != now.transport:
+    if before.transport != now.transport:  # AIP-identity-3
         refuse("/transport", "transport")
-    if before.kind != now.kind:
+    if before.kind != now.kind:  # AIP-identity-2
         refuse("/server/kind", "server.kind")
-    elif before.source != now.source:
+    elif before.source != now.source:  # AIP-identity-2
         field = _SOURCE_FIELDS[now.kind]
         refuse(f"/server/{field}", f"server.{field}")
-    elif (majors := _pinned_majors(before, now)) is not None and majors[0] != majors[1]:
+    elif (majors := _pinned_majors(before, now)) is not None and majors[0] != majors[1]:  # AIP-identity-2
         calendar = min(majors) >= CALENDAR_MAJOR_MIN
         refuse("/server/package", "the major version of server.package", "warning" if calendar else "error")
     for binding in changed.implements:
         was = before.narrowing.get(_reference(binding.tool))
-        if was is not None and was != binding.schema_narrowing:
+        if was is not None and was != binding.schema_narrowing:  # AIP-30.implements-4
             refuse(f"{binding.pointer}/schema_narrowing", "schema_narrowing")
     return tuple(found)
 

@@ -25,4 +25,5 @@ def successor_problems(registered: Manifest | None, changed: Driver, *, dev: boo
     """What speaks against registering `changed` after `registered`. `dev` (drivers.dev) lets it pass, with a warning
     for each."""
     found = () if registered is None else changes_of_identity(registered, changed)
+    # AIP-identity-4
     return tuple(msgspec.structs.replace(each, severity="warning") for each in found) if dev else found

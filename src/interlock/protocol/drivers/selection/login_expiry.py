@@ -26,7 +26,7 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
     def is_expired(self, seen: Detected) -> bool:
         match self.kind:
             case "http_status":
-                return str(seen.status) == self.wanted
+                return str(seen.status) == self.wanted  # AIP-30.auth-2
             case "exit_code":
                 return str(seen.exit_code) == self.wanted
             case "exception":

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-CHARS_MIN: Final = 8  # shorter ones would be found everywhere
+CHARS_MIN: Final = 8  # shorter ones would be found everywhere; AIP-19.plain-1
 
 
 class Redactor:
@@ -32,7 +32,7 @@ class Redactor:
 
     def redacted(self, data: bytes) -> bytes:
         for needle, mark in self._needles:
-            if needle in data:
+            if needle in data:  # AIP-19.plain-1
                 data = data.replace(needle, mark)
         return data
 

@@ -12,8 +12,8 @@ import msgspec
 from interlock.protocol.drivers.model import Driver, Problem, Remote
 from interlock.protocol.net.address_scope import Scope, maybe_scope
 
-UNMET: Final = "requirement_unmet"
-UNVERIFIED: Final = "policy_tag_unverified"
+UNMET: Final = "requirement_unmet"  # AIP-30.front-5
+UNVERIFIED: Final = "policy_tag_unverified"  # AIP-security-12
 SELF_HOSTED: Final = "self-hosted"
 
 _NEAR: Final = (".local", ".localhost", ".lan", ".internal", ".home.arpa")  # names no public resolver answers for
@@ -36,7 +36,7 @@ def unmet(driver: Driver, machine: Machine) -> tuple[Problem, ...]:
 def _unmet(driver: Driver, machine: Machine) -> Iterator[Problem]:
     requires = driver.requires
     for key, wanted, have in (("os", requires.os, machine.os), ("arch", requires.arch, machine.arch)):
-        if wanted and have not in wanted:
+        if wanted and have not in wanted:  # AIP-30.front-5
             yield _problem(driver, key, f"this machine has {have or 'an unknown one'}, not {' or '.join(wanted)}")
     for key, least, found in (
         ("min_disk_mb", requires.min_disk_mb, machine.disk_mb),
@@ -54,10 +54,10 @@ def _problem(driver: Driver, key: str, message: str) -> Problem:
 def unverified_tags(driver: Driver) -> tuple[Problem, ...]:
     """AIP-security-12: a server on somebody else's host is not self-hosted, whatever its file says."""
     server = driver.server
-    if not isinstance(server, Remote) or SELF_HOSTED not in driver.policy_tags:
+    if not isinstance(server, Remote) or SELF_HOSTED not in driver.policy_tags:  # AIP-security-12
         return ()
     host = urlsplit(server.url).hostname or ""
-    if is_near(host):
+    if is_near(host):  # AIP-security-12
         return ()
     index = driver.policy_tags.index(SELF_HOSTED)
     return (

@@ -118,6 +118,7 @@ def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: 
     ranked, decided_by = _rank_candidates(request, allowed)
     error = None
     if request.pinned is not None:
+        # AIP-30.resolve-4, AIP-30.resolve-7
         ranked = [each for each in ranked if _is_named(each.candidate, request.pinned)][:1]
         decided_by = "pin"
         if not ranked:
@@ -184,28 +185,28 @@ def _keep(
 def _check_fit(request: SelectionRequest, candidate: Candidate) -> DriverFault | None:
     """Phase 1."""
     contract, binding = request.contract, candidate.binding
-    if not satisfies(contract.version, binding.version):
+    if not satisfies(contract.version, binding.version):  # AIP-30.resolve-1
         return DriverFault(
             code="version_unsupported", reason=f"it implements {binding.version}, the contract is {contract.version}"
         )
     constraints = contract.driver_constraints
-    if candidate.kind in constraints.forbid:
+    if candidate.kind in constraints.forbid:  # AIP-30.resolve-1
         return DriverFault(code="kind_forbidden", reason=f"driver_constraints.forbid has {candidate.kind}")
-    if constraints.require_kind and candidate.kind not in constraints.require_kind:
+    if constraints.require_kind and candidate.kind not in constraints.require_kind:  # AIP-30.resolve-1
         return DriverFault(code="kind_forbidden", reason=f"driver_constraints.require_kind has no {candidate.kind}")
     dropped = sorted(set(binding.schema_narrowing.drop_inputs).intersection(request.inputs))
-    if dropped:
+    if dropped:  # AIP-30.resolve-1, AIP-30.implements-4
         return DriverFault(code="input_unsupported", reason=f"it does not take {', '.join(dropped)}")
     return None
 
 
 def _unable(request: SelectionRequest, candidate: Candidate) -> DriverFault | None:
     """Phase 2."""
-    if candidate.fault is not None:
+    if candidate.fault is not None:  # AIP-30.resolve-2
         return candidate.fault
-    if candidate.auth == "unauthed" and not request.login_only:
+    if candidate.auth == "unauthed" and not request.login_only:  # AIP-30.resolve-2
         return DriverFault(code="auth_required", reason=candidate.login or "it is not logged in")
-    if candidate.is_failing and not _is_to_be_checked(request, candidate):
+    if candidate.is_failing and not _is_to_be_checked(request, candidate):  # AIP-30.resolve-2
         return DriverFault(code="health_check_failed", reason="its last health check failed")
     return None
 
@@ -221,11 +222,11 @@ def _check_policy(request: SelectionRequest, candidate: Candidate, policy: Selec
     """Phase 3."""
     tags = candidate.driver.policy_tags
     denied = [each for each in tags if each in policy.deny]
-    if denied:
+    if denied:  # AIP-30.resolve-3
         return DriverFault(code="policy_violation", reason=f"policy.deny has {', '.join(denied)}")
-    if policy.allow and not set(tags).intersection(policy.allow):
+    if policy.allow and not set(tags).intersection(policy.allow):  # AIP-30.resolve-3
         return DriverFault(code="policy_violation", reason="it has no tag of policy.allow")
-    if request.region is not None and not _serves(candidate.driver.region, request.region, policy):
+    if request.region is not None and not _serves(candidate.driver.region, request.region, policy):  # AIP-30.resolve-3
         return DriverFault(
             code="region_mismatch", reason=f"it serves {', '.join(candidate.driver.region)}, not {request.region}"
         )
@@ -234,7 +235,7 @@ def _check_policy(request: SelectionRequest, candidate: Candidate, policy: Selec
 
 def _serves(regions: tuple[str, ...], wanted: str, policy: SelectionPolicy) -> bool:
     return (
-        GLOBAL in regions
+        GLOBAL in regions  # AIP-30.resolve-3
         or wanted in regions
         # What runs on this host leaves the data where the host is.
         or (SELF_HOSTED in regions and policy.region is not None and policy.region == wanted)
@@ -269,7 +270,7 @@ class _Rank(NamedTuple):
 def _rank(contract: Contract, candidate: Candidate) -> _Rank:
     driver = candidate.driver
     return _Rank(
-        not_default=driver.id != contract.default_implementation,
+        not_default=driver.id != contract.default_implementation,  # AIP-30.resolve-5
         cost=cost_units(contract, candidate),
         kind=KINDS.index(candidate.kind) if candidate.kind in KINDS else len(KINDS),
         unhealthy=float("inf") if candidate.passed_at is None else -candidate.passed_at,
@@ -288,9 +289,9 @@ def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[R
     removed = [each for each in rejected if each.driver in keys]
     if not removed:
         removed = [RejectedDriver(pinned, 1, "not_a_candidate", "it does not implement this contract here")]
-    why = max(removed, key=lambda each: each.phase)
+    why = max(removed, key=lambda each: each.phase)  # AIP-30.resolve-4
     return _error(
-        "pinned_provider_unavailable",
+        "pinned_provider_unavailable",  # AIP-30.resolve-4
         {"pinned_provider": pinned, "phase": why.phase, "code": why.code, "reason": why.reason}
         | {"candidates": _rows(removed)},
     )
@@ -300,7 +301,7 @@ def _no_candidate_error(
     request: SelectionRequest, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]
 ) -> DriverError:
     """The error of phase 6 where no candidate is left."""
-    cause = {"candidates": _rows(rejected)}
+    cause = {"candidates": _rows(rejected)}  # AIP-30.resolve-6
     codes = {each.code for each in rejected}
     code = codes.pop() if len(codes) == 1 else "no_route"
     if code == "input_unsupported":
@@ -311,7 +312,7 @@ def _no_candidate_error(
         logins = sorted({each.login for each in candidates if each.login is not None})
         if logins:
             return DriverError(code=code, message="; ".join(logins), cause=cause)
-    return _error(code if code in _TELLING else "no_route", cause)
+    return _error(code if code in _TELLING else "no_route", cause)  # AIP-30.resolve-6
 
 
 def _error(code: str, cause: dict[str, Any]) -> DriverError:

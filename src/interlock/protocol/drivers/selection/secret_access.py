@@ -18,10 +18,11 @@ def maybe_granted_by(
     `contracts`: ids of what it implements; `is_own`: the entry stands in the SECRETS.md that its auth.ref names;
     `user`: whose own process it is for. Roles, capabilities and workflows are a caller's, and a process has no caller.
     """
-    if secret.access is None:
+    if secret.access is None:  # AIP-19.access-1
         return OWN_INVENTORY if is_own else None
     tools = {driver.id, driver.key, *contracts}
     for grant in secret.access.bind:
+        # AIP-19.access-1
         if (grant.kind == "tool" and grant.value in tools) or (grant.kind == USER and grant.value == user):
             return f"{grant.kind}:{grant.value}"
     return None
@@ -30,4 +31,4 @@ def maybe_granted_by(
 def is_for_users_alone(secret: Secret) -> bool:
     """Every entry that could grant it names a user: on a shared process it would be everybody's (AIP-security-8)."""
     kinds = {grant.kind for grant in secret.access.bind} & _KNOWN if secret.access is not None else set()
-    return kinds == {USER}
+    return kinds == {USER}  # AIP-security-8

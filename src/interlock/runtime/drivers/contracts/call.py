@@ -200,7 +200,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self, uris: list[str], prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]
     ) -> None:
         denied = await asyncio.to_thread(maybe_denied, uris, link.plan, self.provider.driver)
-        if denied is not None and not self.done:
+        if denied is not None and not self.done:  # AIP-security-6: nothing is sent
             self.fail(denied)
         elif not self.done:
             self._forward(prepared, link, arguments)
@@ -236,7 +236,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
 
     def _try_next_driver(self) -> bool:
         """Try the next driver. Returns whether there is one."""
-        if self.at + 1 >= len(self.choices):
+        if self.at + 1 >= len(self.choices):  # AIP-30.resolve-7
             return False
         self.at += 1
         self.tries = 0
@@ -312,13 +312,13 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
                 code="upstream_error",
                 message=said[:MESSAGE_CHARS_MAX],
                 retryable=passing,
-                cause={"code": code if isinstance(code, int) else None},
+                cause={"code": code if isinstance(code, int) else None},  # AIP-tools-13
             )
         )
 
     def _on_other_kind(self, kind: object, response: Response, era: Era) -> None:
         """AIP-proto-7."""
-        if kind != "input_required":
+        if kind != "input_required":  # AIP-proto-7: an unknown one
             self.fail(DriverError(code="upstream_error", message="the server's result is of a kind not known here"))
             return
         if self.caller.era is not MODERN:
@@ -330,6 +330,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if (
             wanted is None
             or isinstance(wanted, str)
+            # AIP-proto-7
             or not all(may_be_asked(able, each.method, each.params) for each in wanted.questions.values())
         ):
             self.fail(_UNANSWERABLE)
@@ -364,16 +365,16 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
 
     def _retry(self, *, sent: bool) -> bool:
         """Try the same driver as its retry says, or the next, where nothing can happen twice. False: it may not."""
-        if sent and (self.approved or not self.served.contract.idempotent):
+        if sent and (self.approved or not self.served.contract.idempotent):  # AIP-14.rules-2, AIP-30.resolve-7
             return False
         self._record_invocation("upstream_error")
         self.give_back()
         retry = self.prepared.retry if self.prepared is not None else None
-        if retry is not None and self.tries < retry.max_attempts:
+        if retry is not None and self.tries < retry.max_attempts:  # AIP-14.rules-2
             delay_s = (retry.initial_ms or 0) / 1000
             if retry.backoff == "exponential":
                 delay_s *= 2 ** (self.tries - 1)
-            if self.services.clock.now() + delay_s < self.deadline:
+            if self.services.clock.now() + delay_s < self.deadline:  # AIP-14.rules-2: inside the contract's time
                 asyncio.get_running_loop().call_later(delay_s, self._try_again)
                 return True
         return self._try_next_driver()
@@ -391,7 +392,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         """Pass progress on; the contract's time is the whole of it (AIP-30.implements-5)."""
         before = self.progressed
         super().on_progress(params)
-        self.progressed = before
+        self.progressed = before  # AIP-30.implements-5
 
     # The end
 
@@ -408,7 +409,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         detail = fault.detail if isinstance(fault, LostFault) else fault.message
         ref = self._log_ref(DriverError(code="upstream_error", message=detail))
         self._record_invocation("upstream_error")
-        data = {**(fault.data or {}), "ref": ref}
+        data = {**(fault.data or {}), "ref": ref}  # AIP-transport-13
         super().on_failed(Fault(fault.code, fault.message, data), outcome)
 
     def _degrade(self, error: DriverError) -> None:

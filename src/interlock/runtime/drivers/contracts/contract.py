@@ -125,12 +125,12 @@ class CompiledContract:
 
     def maybe_fault(self, given: Any, caller: Caller) -> DriverError | None:
         """AIP-14.rules-4: the host checks input and context before anything is chosen."""
-        if not self._inputs.accepts(given):
+        if not self._inputs.accepts(given):  # AIP-tools-12, AIP-30.resolve-6
             fault = self._inputs.maybe_fault(given)
             return DriverError(code="input_invalid", message=str(fault))
         if self._context is not None:
             fault = self._context.maybe_fault(context_of(caller, self.workspace))
-            if fault is not None:
+            if fault is not None:  # AIP-14.rules-4
                 return DriverError(code="input_invalid", message=f"{CONTEXT}: {fault}")
         return None
 
@@ -273,7 +273,7 @@ class CompiledContract:
 def _timeout_ms(contract: Contract, binding: Binding, provider: Provider) -> int:
     """AIP-30.implements-5: a driver can make the contract's time shorter, never longer."""
     own = binding.timeout_ms if binding.timeout_ms is not None else provider.driver.timeout_ms
-    return contract.timeout_ms if own is None else min(contract.timeout_ms, own)
+    return contract.timeout_ms if own is None else min(contract.timeout_ms, own)  # AIP-30.implements-5
 
 
 def _item(provider: Provider, tool_name: str) -> dict[str, Any]:

@@ -167,14 +167,15 @@ def container_command(
     server = driver.server
     if not isinstance(server, Docker):
         raise TypeError("only a server of kind docker runs in a container")
+    # AIP-server-6
     words = [program, "run", "-i", "--rm", "--init", "--pull", "never", "--security-opt", "no-new-privileges"]
     for label in (f"{LABEL}={driver.key}", f"{NODE_LABEL}={node}", f"{RUN_LABEL}={secrets.token_hex(8)}"):
         words += ["--label", label]
     for name in environment_names(driver):
-        words += ["-e", name]
+        words += ["-e", name]  # AIP-server-6
     words += _network(driver, host_port is not None, is_open)
     if host_port is not None:
-        words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]
+        words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]  # AIP-server-6
     for volume in server.volumes:
         words += ["-v", _volume(volume, data)]
     if server.cwd is not None:
@@ -202,7 +203,7 @@ def _network(driver: Driver, is_served: bool, is_open: bool) -> Sequence[str]:
     egress = driver.network.egress if driver.network is not None else ()
     if is_open or "*" in egress:
         return ()
-    if not egress and not is_served:
+    if not egress and not is_served:  # AIP-security-2
         return ("--network", "none")
     what = "a container that serves HTTP" if is_served else "a container with a list of hosts in network.egress"
     raise ContainerRefused(

@@ -82,6 +82,7 @@ async def install(
         node=node,
         caged=caged,
     )
+    # AIP-30.install-3
     if lock is not None and lock.asked == request_digest(driver) and lock.method not in {"present", "vendored"}:
         return await installing.from_lock(lock)
     return await installing.anew()
@@ -107,7 +108,7 @@ async def remove_packages(packages: Path, driver: Driver) -> None:
 def difference(before: Locked, after: Locked) -> tuple[str, ...]:
     """The difference that an update would make, in words; empty: the same bytes."""
     said = []
-    if before.version != after.version:
+    if before.version != after.version:  # AIP-30.install-3
         said.append(f"version {before.version or 'unknown'} -> {after.version or 'unknown'}")
     if before.integrity != after.integrity:
         said.append(f"integrity {before.integrity or 'none'} -> {after.integrity or 'none'}")
@@ -192,7 +193,7 @@ class _Installation:
             if isinstance(done, Installed):
                 return msgspec.structs.replace(done, attempts=(*attempts, Attempt(method=entry.method)))
             self._progress(f"{entry.method}: {done}")
-            attempts.append(Attempt(method=entry.method, reason=str(done), output=done.output))
+            attempts.append(Attempt(method=entry.method, reason=str(done), output=done.output))  # AIP-30.install-1
             code = done.code
         if isinstance(self._driver.server, Binary):
             # Installed by the person, perhaps by an instruction above; or never meant to be by us.
@@ -202,7 +203,7 @@ class _Installation:
             except MethodFailed as error:
                 attempts.append(Attempt(method="present", reason=str(error)))
                 code = error.code
-        return InstallFailed(code=code, attempts=tuple(attempts))
+        return InstallFailed(code=code, attempts=tuple(attempts))  # AIP-30.install-1
 
     def _present(self) -> Locked:
         return Locked(asked=request_digest(self._driver), method="present")

@@ -107,11 +107,11 @@ class Methods:
         server = self._driver.server
         match server:
             case Npm():
-                return (Install(method="npm", options={"package": server.package}),)
+                return (Install(method="npm", options={"package": server.package}),)  # AIP-30.install-1
             case Pypi():
-                return (Install(method="pip", options={"package": server.package}),)
+                return (Install(method="pip", options={"package": server.package}),)  # AIP-30.install-1
             case Docker():
-                return (Install(method="docker", options={"image": server.image}),)
+                return (Install(method="docker", options={"image": server.image}),)  # AIP-30.install-1
         return ()
 
     def engine(self) -> Engine:
@@ -127,6 +127,7 @@ class Methods:
                 case "docker":
                     return await self._image(str(options["image"]))
                 case "download" if str(options["url"]).startswith(DOCKER_SCHEME):
+                    # AIP-30.install-2
                     note = Note(code="docker_url", message="a docker:// address is pulled as an image; write docker")
                     brought = await self._image(str(options["url"]).removeprefix(DOCKER_SCHEME))
                     return msgspec.structs.replace(brought, notes=(note,))
@@ -167,7 +168,7 @@ class Methods:
                 case "docker":
                     engine = self.engine()
                     image = await engine.find(lock.pins) or await engine.pull(lock.pins, self._progress)
-                    if image.digest != lock.integrity:
+                    if image.digest != lock.integrity:  # AIP-server-5
                         raise MethodFailed("the image no longer has the digest that was recorded")
                     return MethodResult(lock=lock, image=image)
                 case "download":
@@ -213,7 +214,7 @@ class Methods:
         )
 
     async def _download(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
-        if sha256 is None and not self._unverified:
+        if sha256 is None and not self._unverified:  # AIP-30.install-2
             raise self._declined_failure("a download")
         name = Path(str(options["extract_bin"])).name
         if not name or name in {".", ".."}:
@@ -235,7 +236,7 @@ class Methods:
     async def _script(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
         """Run a shell installer, with a home of its own and nothing of the node's environment but the PATH. In a
         sandbox it writes there alone, and reaches where it came from and what the driver may reach."""
-        if sha256 is None and not self._unverified:
+        if sha256 is None and not self._unverified:  # AIP-30.install-2
             raise self._declined_failure("a shell installer")
         fetched = self._root / "curl" / f".{hashlib.sha256(str(options['url']).encode()).hexdigest()[:16]}"
         if sha256 is None or not (self._root / "curl" / sha256 / COMPLETE).is_file():

@@ -58,14 +58,14 @@ async def check_version(
         return None
     try:
         words = words_of(check.cmd)
-        if names_package(words, driver) and installed.version is not None:
+        if names_package(words, driver) and installed.version is not None:  # AIP-30.version-2
             note = Note(
                 code="version_from_package",
                 message=f"the version is that of the installed package, {installed.version}; the command was not run",
             )
             return _compare_version(check, semantic(installed.version), note)
         ran = await run_command(own_program(words, driver, installed), check.timeout_ms, running)
-        if ran.returncode != 0:
+        if ran.returncode != 0:  # AIP-30.version-2
             return VersionMismatch(reason=f"the command {ran.reason}; correct version_check.cmd")
         version = await _version_text(check, ran.stdout)
     except CommandFailed as error:
@@ -104,9 +104,9 @@ async def _version_text(check: VersionCheck, stdout: bytes) -> str:
 def _compare_version(check: VersionCheck, version: str, note: Note | None) -> VersionFits | VersionMismatch:
     if not version:
         return VersionMismatch(reason="version_check.parse finds nothing in what the command prints; correct it")
-    if parse_version(version) is None:
+    if parse_version(version) is None:  # AIP-30.version-1
         return VersionMismatch(reason="what version_check.parse finds is no version like 1.2.3; correct the pattern")
-    if not satisfies(version, check.range):
+    if not satisfies(version, check.range):  # AIP-30.version-1
         return VersionMismatch(reason=f"version {version} is not in {check.range}; install another, or correct range")
     return VersionFits(version=version, note=note)
 
@@ -132,4 +132,4 @@ async def install_checked(
             version = installed.version if verdict is None else verdict.version
             return msgspec.structs.replace(installed, version=version, notes=notes, attempts=tuple(attempts))
         attempts.append(Attempt(method="version_check", reason=verdict.reason))
-    return InstallFailed(code=VERSION_MISMATCH, attempts=tuple(attempts))
+    return InstallFailed(code=VERSION_MISMATCH, attempts=tuple(attempts))  # AIP-30.version-1

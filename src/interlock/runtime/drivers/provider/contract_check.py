@@ -50,11 +50,11 @@ def check(
     for binding in driver.implements:
         contract = contracts[binding.index]
         raw = raws.get(binding.tool_name)
-        if raw is None:
+        if raw is None:  # AIP-tools-1
             problems.append(_missing_tool(driver, binding, raws))
             continue
         outcome = match(driver, binding, contract, decode_value(raw), entry=entry)
-        if isinstance(outcome, tuple):
+        if isinstance(outcome, tuple):  # AIP-tools-2
             problems.extend(outcome)
             continue
         bound[contract.id] = outcome
@@ -65,16 +65,16 @@ def check(
     problems.sort(key=lambda problem: ("error", "warning", "note").index(problem.severity))
     if all(problem.severity != "error" for problem in problems):
         return Verdict(state=DriverState.READY, bound=bound, problems=tuple(problems))
-    if on_mismatch == "drop_binding" and bound:
+    if on_mismatch == "drop_binding" and bound:  # AIP-tools-9
         return Verdict(state=DriverState.PARTIAL, bound=bound, problems=tuple(problems))
-    return Verdict(state=DriverState.REJECTED, bound={}, problems=tuple(problems))
+    return Verdict(state=DriverState.REJECTED, bound={}, problems=tuple(problems))  # AIP-tools-3, AIP-tools-9
 
 
 def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tuple[Problem, ...]:
     """Warnings about harmless differences between the greeting and the file."""
     found: list[Problem] = []
     target = driver.protocol_version
-    if target is not None and facts.version < target:
+    if target is not None and facts.version < target:  # AIP-proto-3
         found.append(
             driver.places.problem(
                 "/protocol_version",
@@ -84,7 +84,7 @@ def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tup
                 severity="warning",
             )
         )
-    if transport != driver.transport:
+    if transport != driver.transport:  # AIP-transport-10
         found.append(
             driver.places.problem(
                 "/transport",

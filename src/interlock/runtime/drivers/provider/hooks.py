@@ -54,7 +54,7 @@ class DriverHooks:
         return self.entry.parses
 
     async def value(self, bound: Bound, result: Mapping[str, Any]) -> Any:
-        args = {"result": result, "tool_id": bound.contract.id, "tool_name": bound.tool_name}
+        args = {"result": result, "tool_id": bound.contract.id, "tool_name": bound.tool_name}  # AIP-define-3
         is_error = result.get("isError") is True
         try:
             made = read_driver_result(self._driver, await self.process.ask(PARSE, args=args))
@@ -86,20 +86,21 @@ class DriverHooks:
         self, bound: Bound, given: Mapping[str, Any], mapped: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any]:
         args = {
-            "input": given,
+            "input": given,  # AIP-define-2
             "mapped": mapped,
             "context": context,
             "tool_id": bound.contract.id,
             "tool_name": bound.tool_name,
         }
         made = await self.process.ask(BUILD, args=args)
-        if not isinstance(made, dict):
+        if not isinstance(made, dict):  # AIP-define-2
             raise HookFailed("it returns no dict")
         return made
 
     def _internal(self, bound: Bound, hook: str, why: str) -> DriverError:
         log.warning("driver %s: %s for %s: %s", self._driver.key, hook, bound.contract.id, why)
         cause = {"driver": self._driver.key, "hook": hook, "reason": why}
+        # AIP-define-2, AIP-define-5
         return DriverError(code="internal", message="a hook of this tool's driver failed", cause=cause)
 
 

@@ -153,7 +153,7 @@ class DriverKeeper(Keeper):
     # What the link says (LinkEvents). A server behind contracts is shared, and knows no client: AIP-proto-6
 
     def on_question(self, link: ConnectedLink, asking: Asking) -> Fault | None:
-        return super().on_question(link, asking) if self._may_ask else _MAY_NOT_ASK
+        return super().on_question(link, asking) if self._may_ask else _MAY_NOT_ASK  # AIP-proto-6
 
     def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:
         return self._may_ask and super().on_orphan_request(link, request)
@@ -192,6 +192,7 @@ class DriverKeeper(Keeper):
 
     async def _read_lists(self) -> None:
         """Read one list after the other (AIP-proto-4), and skip one that does not come."""
+        # AIP-security-13
         if self._seal is not None and self._sealed is not None and not await self._seal.is_same(self._sealed):
             raise ConnectFailed(WORDS, code=BROKEN)
         lists: dict[str, Items] = {}
@@ -212,7 +213,7 @@ class DriverKeeper(Keeper):
     def _backoff_s(self) -> float:
         now = self._connector_parts.clock.now()
         self._gives_up = True
-        if len(self._exits) == EXITS_MAX and now - self._exits[0] <= EXITS_WITHIN_S:
+        if len(self._exits) == EXITS_MAX and now - self._exits[0] <= EXITS_WITHIN_S:  # AIP-transport-12: unavailable
             self._exits.clear()
             self._barred_until = now + BARRED_S
             return BARRED_S
@@ -222,7 +223,7 @@ class DriverKeeper(Keeper):
         if self.failure.code == UNSUPPORTED:
             return inf
         self._failed += 1
-        self._gives_up = self._failed > self._retries_max
+        self._gives_up = self._failed > self._retries_max  # AIP-transport-12
         return AGAIN_S if self._gives_up else backoff_s(self._failed, FIRST_S)
 
     def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:

@@ -118,7 +118,7 @@ class DriverRevealer(SecretResolver):
             return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=text)
         is_own = slug in self._own
         granted_by = maybe_granted_by(entry, driver, self._contracts, is_own=is_own, user=self._who)
-        if granted_by is None:
+        if granted_by is None:  # AIP-19.access-1
             self._record(DENIED, slug, None)
             per_user = any(grant.kind == USER for grant in entry.access.bind) if entry.access is not None else False
             how = lines_to_grant(driver, is_beside=None, has_access=entry.access is not None)
@@ -139,7 +139,7 @@ class DriverRevealer(SecretResolver):
         if not value:
             how = f"interlock secrets set {slug}" if entry.backend is None else f"{entry.backend} has none"
             return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=f"it needs the secret {slug}: {how}")
-        self._record(REVEALED, slug, granted_by)
+        self._record(REVEALED, slug, granted_by)  # AIP-19.audit-1
         return value
 
     def _record(self, method: str, slug: str, granted_by: str | None) -> None:
@@ -156,7 +156,7 @@ class DriverRevealer(SecretResolver):
                     "outcome": "ok" if granted_by is not None else ACCESS_DENIED,
                     "slug": slug,
                     "actor": f"driver:{driver.key}",
-                    "purpose": f"server of {driver.key}, run {self._run}",
+                    "purpose": f"server of {driver.key}, run {self._run}",  # AIP-19.audit-1
                     "context": context,
                     "timestamp": at,
                     "granted_by": granted_by,

@@ -10,7 +10,7 @@ _SOME_KINDS = {"type": "array", "items": {"enum": KINDS}, "uniqueItems": True}
 EXTENSIONS: Final[dict[str, Any]] = closed_object([], name=_TEXT, context_schema={"type": "object"})
 
 SCHEMA: Final[dict[str, Any]] = closed_object(
-    ["name", "id", "description", "version", "inputs", "outputs"],
+    ["name", "id", "description", "version", "inputs", "outputs"],  # AIP-14.front-1
     name={"type": "string", "minLength": 1, "maxLength": 80},
     id={"type": "string", "minLength": 2, "maxLength": 80, "pattern": r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"},
     description={"type": "string", "minLength": 1, "maxLength": 2000},

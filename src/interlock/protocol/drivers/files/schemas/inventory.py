@@ -57,7 +57,7 @@ _ENTRY = closed_object(
     ["slug", "name", "description"],
     slug={
         "type": "string",
-        "minLength": 2,
+        "minLength": 2,  # AIP-19.file-1
         "maxLength": 80,
         "pattern": "^([a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]$",
     },
@@ -91,4 +91,5 @@ _ENTRY = closed_object(
     exposures={"type": "array", "items": _EXPOSURE},
 )
 
+# AIP-19.file-1
 SCHEMA: Final[dict[str, Any]] = closed_object(["secrets"], secrets={"type": "array", "minItems": 1, "items": _ENTRY})

@@ -10,7 +10,7 @@ from typing import Any, Final
 from interlock.protocol.drivers.files.schemas.universal import STRING_MAP, STRINGS, closed_object
 
 SERVER_KEYS: Final[dict[str, tuple[str, ...]]] = {  # the first is required
-    "binary": ("path", "args", "env", "cwd"),
+    "binary": ("path", "args", "env", "cwd"),  # AIP-server-1
     "npm": ("package", "version", "entry", "args", "env", "cwd"),
     "pypi": ("package", "version", "entry", "runner", "args", "env", "cwd"),
     "docker": ("image", "port", "path", "volumes", "args", "env", "cwd"),
@@ -19,32 +19,33 @@ SERVER_KEYS: Final[dict[str, tuple[str, ...]]] = {  # the first is required
 PUBLISHED_SERVER_KEYS: Final = frozenset({"kind", "path", "package", "image", "url", "args", "env"})
 
 _TEXT = {"type": "string"}
-_PROMPT = closed_object(
+_PROMPT = closed_object(  # AIP-front-5
     ["name", "integrate_as"],
     name=_TEXT,
     description=_TEXT,
     integrate_as={"enum": ["skill_block", "raw"]},
     skill_ref=_TEXT,
 )
-_RESOURCE = closed_object(
+_RESOURCE = closed_object(  # AIP-front-6
     ["uri_template", "integrate_as"],
     uri_template=_TEXT,
     description=_TEXT,
     integrate_as={"enum": ["ref_kind", "raw"]},
     ref_kind_id={"type": "string", "pattern": "^[a-z][a-z0-9_]*$"},
 )
+# AIP-front-8
 _PER_TOOL = closed_object(["tool_name"], tool_name=_TEXT, argument_mapping=STRING_MAP, result_extract=_TEXT)
 _SHARED: dict[str, Any] = {
-    "kind": {"const": "mcp"},
-    "transport": {"enum": ["stdio", "sse", "http"]},
+    "kind": {"const": "mcp"},  # AIP-front-1
+    "transport": {"enum": ["stdio", "sse", "http"]},  # AIP-front-3
     "protocol_version": _TEXT,
     "prompts": {"type": "array", "items": _PROMPT},
     "resources": {"type": "array", "items": _RESOURCE},
     "connection_options": closed_object(
         [],
-        timeout_ms={"type": "integer", "minimum": 100},
-        max_retries={"type": "integer", "minimum": 0, "maximum": 10},
-        keepalive={"type": "boolean"},
+        timeout_ms={"type": "integer", "minimum": 100},  # AIP-front-7
+        max_retries={"type": "integer", "minimum": 0, "maximum": 10},  # AIP-front-7
+        keepalive={"type": "boolean"},  # AIP-front-7
     ),
 }
 
@@ -188,7 +189,7 @@ _INSTALL = {
 
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
-    "required": ["kind", "server", "transport"],
+    "required": ["kind", "server", "transport"],  # AIP-front-1, AIP-front-2, AIP-front-3
     "properties": {
         **_SHARED,
         "server": _server(
@@ -199,11 +200,11 @@ SCHEMA: Final[dict[str, Any]] = {
             "type": "array",
             "items": {
                 "type": "object",
-                "required": ["metadata"],
+                "required": ["metadata"],  # AIP-front-9
                 "properties": {
                     "metadata": {
                         "type": "object",
-                        "required": ["mcp"],
+                        "required": ["mcp"],  # AIP-front-9
                         "properties": {"mcp": _PER_TOOL, "interlock": BINDING_EXTENSIONS},
                     }
                 },

@@ -5,7 +5,7 @@ from typing import Any, Final
 STRINGS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "string"}}
 STRING_MAP: Final[dict[str, Any]] = {"type": "object", "additionalProperties": {"type": "string"}}
 SEMVER: Final = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z_.-]+)?$"
-KINDS: Final = ["cli", "http", "mcp", "sdk", "builtin"]
+KINDS: Final = ["cli", "http", "mcp", "sdk", "builtin"]  # AIP-30.front-2
 TAGS: Final[dict[str, Any]] = {
     "type": "array",
     "items": {"type": "string", "pattern": r"^[a-z0-9][a-z0-9-]{0,63}$"},
@@ -57,7 +57,7 @@ _AUTH = closed_object(
     refresh=closed_object([], cmd=_TEXT, url=_TEXT, every=_DURATION),
     expiry=closed_object([], detect=_TEXT),
 )
-_IMPLEMENTS = closed_object(
+_IMPLEMENTS = closed_object(  # AIP-30.implements-1
     ["tool", "version"],
     tool=_TEXT,
     version=_TEXT,
@@ -79,14 +79,14 @@ _IMPLEMENTS = closed_object(
 
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
-    "required": ["name", "id", "description", "version", "kind", "implements"],
+    "required": ["name", "id", "description", "version", "kind", "implements"],  # AIP-30.front-1
     "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 80},
+        "name": {"type": "string", "minLength": 1, "maxLength": 80},  # AIP-30.front-1
         "id": {"type": "string", "pattern": DRIVER_ID},
-        "description": {"type": "string", "minLength": 1, "maxLength": 2000},
+        "description": {"type": "string", "minLength": 1, "maxLength": 2000},  # AIP-30.front-1
         "version": {"type": "string", "pattern": SEMVER},
         "kind": {"enum": KINDS},
-        "implements": {"type": "array", "minItems": 1, "items": _IMPLEMENTS},
+        "implements": {"type": "array", "minItems": 1, "items": _IMPLEMENTS},  # AIP-30.front-1
         "install": {"type": "array", "items": {"type": "object"}},
         "version_check": closed_object(
             ["cmd", "parse", "range"], cmd=_TEXT, parse=_TEXT, range=_TEXT, timeout_ms=_MILLISECONDS
