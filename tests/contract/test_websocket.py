@@ -168,7 +168,9 @@ async def _send_many(peer: websockets.ClientConnection, count: int) -> None:
         await peer.send("x" * 50_000)
 
 
+@pytest.mark.req("AX-6.3-3")
 async def test_a_peer_that_answers_pings_stays_and_one_that_does_not_is_cut_off(end: End) -> None:
+    assert (frames.PING_EVERY_S, frames.PONG_WITHIN_S) == (20.0, 10.0)
     async with end(ping_every_s=0.05, pong_within_s=0.1) as (pipe, heard, peer):
         await asyncio.wait({asyncio.create_task(peer.wait_closed())}, timeout=0.5)
         assert heard.closed == []

@@ -87,6 +87,7 @@ def test_what_is_given_back_can_be_used_again() -> None:
     assert (usage.calls(1.0), usage.mutable_calls, usage.cost_units) == (0, 0, 0)
 
 
+@pytest.mark.req("AX-11.4-4")
 def test_a_charge_that_has_left_the_minute_is_given_back_to_the_session_only() -> None:
     usage = BudgetUsage()
     taken = usage.charge(WRITE, 0.0)
@@ -95,6 +96,7 @@ def test_a_charge_that_has_left_the_minute_is_given_back_to_the_session_only() -
     assert (usage.calls(61.0), usage.mutable_calls) == (1, 1)
 
 
+@pytest.mark.req("AX-11.4-4")
 def test_what_was_given_back_is_not_taken_off_again_when_its_minute_ends() -> None:
     usage = BudgetUsage()
     usage.refund(READ, usage.charge(READ, 0.0))

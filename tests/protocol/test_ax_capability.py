@@ -251,6 +251,7 @@ def test_a_declared_scope_survives_a_class_that_asks_for_less() -> None:
     assert valid({"auth_scope": "admin"}, tool_class="read_only").auth_scope is AuthScope.ADMIN
 
 
+@pytest.mark.req("AX-11.2-1")
 @pytest.mark.parametrize("mutable", [True, False])
 @pytest.mark.parametrize("reversible", [True, False])
 def test_only_mutable_and_not_reversible_is_flagged(mutable: bool, reversible: bool) -> None:

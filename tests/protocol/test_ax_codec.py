@@ -372,6 +372,8 @@ def test_a_proof_is_read_and_any_other_type_refused() -> None:
     for token in (NOTHING, None, 7, "x" * 8193):
         bad = {name: value for name, value in {"type": "jwt", "token": token}.items() if value is not NOTHING}
         not_registered("authority_proof.token", authority="dns:a.example", authority_proof=bad)
+    longest = {"type": "jwt", "token": "x" * 8192}
+    assert register(authority="dns:a.example", authority_proof=longest).authority_proof is not None
     assert "authority" in not_registered("authority_proof", authority_proof=proof).message
 
 

@@ -111,12 +111,13 @@ def test_no_parent_and_ourselves_pass(parent_id: str | None) -> None:
     assert check_parent(register(), None, B) is None
 
 
-@pytest.mark.req("AX-13.4-4")
+@pytest.mark.req("AX-13.4-4", "AX-13.4-2")
 def test_another_parent_is_refused_whether_asked_or_said() -> None:
     split_brain(check_parent(register(), Parent(subserver_id=SUBSERVER, parent_id=A), B), A)
     split_brain(check_parent(register(parent_id=A), None, B), A)
 
 
+@pytest.mark.req("AX-13.4-4")
 def test_an_answer_for_somebody_else_is_refused() -> None:
     fault = check_parent(register(), Parent(subserver_id=A, parent_id=None), B)
     assert fault is not None

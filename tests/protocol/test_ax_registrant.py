@@ -331,6 +331,7 @@ def test_a_link_refused_for_its_credential_is_retried_slowly() -> None:
     assert told.retry_in_s == 30.0
 
 
+@pytest.mark.req("AX-6.3-2")
 def test_an_unknown_session_is_registered_anew_on_the_same_link() -> None:
     engine = settled()
     beat = sent(engine.on_deadline(1.0, 0.0))

@@ -372,6 +372,7 @@ def test_an_owned_segment_is_for_its_authority_alone_and_only_with_proof() -> No
     assert code(aggregator.refused(register(2, authority="b.example"), proved("bob"), owner=OWNER)) == OWNED
     rogue = aggregator.refused(register(1, authority="a.example"), owner=OWNER)
     assert code(rogue) == UNVERIFIED
+    assert rogue.data is not None and rogue.data["reason"] == "absent"
     assert "authority_proof" in str(rogue.data)
     aggregator.joined(register(7, authority="a.example"), proved("whoever"), owner=OWNER)
 

@@ -107,6 +107,12 @@ def test_the_older_form_is_refused_with_what_took_its_place() -> None:
     assert told(reading.errors) == [("schema_invalid", "/server"), ("schema_invalid", "/implements/0/metadata")]
     assert "metadata.mcp.tool_name" in reading.errors[0].hint
     assert reading.errors[0].hint.count("server") > 1
+    for key in ("server_ref", "mcp_tools"):  # each alone
+        alone = as_driver({name: value for name, value in old.items() if name != key})
+        assert alone.errors[0].hint == reading.errors[0].hint
+    neither = as_driver(driver(server=MISSING, implements=[binding(metadata=MISSING)]))
+    assert "tool_name" not in neither.errors[0].hint
+    assert neither.errors[1].hint != reading.errors[0].hint
 
 
 @pytest.mark.req("AIP-front-1")

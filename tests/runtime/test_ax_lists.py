@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.runtime.still import Client, House, Leaf, Wires, chain, house, move, still, tool, turns
 
@@ -119,6 +120,10 @@ async def test_a_leaf_that_lists_a_dot_is_ended_and_none_of_its_tools_is_shown(
         assert [(one["name"], one["reason"]) for one in told["params"]["tools"]] == [("a.b", "namespace_invalid")]
         assert leaf.closed == (1008, "namespace_invalid: a.b")
         assert node.state("dotted") is None
+        page = await node.node.operations.audit.page(0, 100)
+        records = [msgspec.json.decode(record) for record in page.records]
+        ended = [one["reason"] for one in records if (one["method"], one["tool"]) == ("mcpax/deregister", "dotted")]
+        assert ended == ["namespace_invalid"]
         assert names(await node.client().tools()) == set()
 
 

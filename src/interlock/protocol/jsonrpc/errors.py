@@ -46,7 +46,10 @@ class CodecError(Exception):
 
 
 # On legacy edges and AX links these two have the numbers the MCP-AX draft gives them (13.2, 11.4).
-_LEGACY_CODES: Final = {TOOL_DEGRADED: -32002, BUDGET_EXCEEDED: -32003}  # AX-13.2-3, AX-11.4-3
+_LEGACY_CODES: Final = {
+    TOOL_DEGRADED: -32002,  # AX-13.2-3
+    BUDGET_EXCEEDED: -32003,  # AX-13.2-3, AX-11.4-3
+}
 
 
 def for_legacy(fault: Fault) -> Fault:

@@ -7,8 +7,10 @@ from msgspec import Raw
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import BUDGET_EXCEEDED, TOOL_DEGRADED, CodecError
 
-# AX-13.2-3, AX-11.4-3
-_DRAFT_CODES: Final = {("tool_degraded", -32002): TOOL_DEGRADED, ("budget_exceeded", -32003): BUDGET_EXCEEDED}
+_DRAFT_CODES: Final = {
+    ("tool_degraded", -32002): TOOL_DEGRADED,  # AX-13.2-3
+    ("budget_exceeded", -32003): BUDGET_EXCEEDED,  # AX-13.2-3, AX-11.4-3
+}
 
 
 _DRAFT_MARKS: Final = (b"-32002", b"-32003")

@@ -323,7 +323,8 @@ class Members(ABC):
             names = (stocked.refused.data or {}).get("names", [])
             self._say_refused(link, tuple(Withheld(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names))
             self._record(member.keeper.link.registration.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
-            member.source.close(POLICY, ascii(f"{_INVALID}: {', '.join(names)}")[1:-1])
+            member.source.close(POLICY, ascii(f"{_INVALID}: {', '.join(names)}")[1:-1])  # AX-4.3-1
+            # AX-4.3-1: the reason
             self.happened(self.engine.end(session_id, "namespace_invalid", now=self._clock.now()))
         elif stocked.items is not None:
             withheld = tuple(one for one in stocked.items.withheld if one.code is not None)
@@ -410,4 +411,4 @@ class Members(ABC):
 
 _LOSSES: Final = {"heartbeat_timeout": "it missed three heartbeats", "connection_lost": "its connection ended"}
 _BAD_NAMES: Final = "the name is not valid here"
-_INVALID: Final = "namespace_invalid"
+_INVALID: Final = "namespace_invalid"  # AX-4.3-1

@@ -355,7 +355,7 @@ def _proof(members: Mapping[str, Raw], authority: str | None) -> Proof:
     if maybe_string(said.get("type")) != "jwt":  # AX-4.2-10: any other type
         _refuse("authority_proof.type", "jwt", known=["jwt"])
     token = maybe_string(said.get("token"))
-    if token is None or len(token) > TOKEN_BYTES_MAX:
+    if token is None or len(token) > TOKEN_BYTES_MAX:  # AX-4.2-10
         _refuse("authority_proof.token", f"a JWT of at most {TOKEN_BYTES_MAX} characters")
     return Proof(type="jwt", token=token)
 
