@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 from msgspec import Raw
 from tests.interaction.gate.held import ADA, MARK, anchor
-from tests.runtime.budgeting import Client, Leaf
+from tests.runtime.budgeting import Client, Leaf, house, until
 from tests.runtime.contracts_here import FEATURES, ContractPlace, Lending, binding, contract, contract_place, driver
 from tests.runtime.leaving import CALLS, CLIENTS
 from tests.runtime.parked import ELICIT, FILLED, Asked, filled
@@ -73,6 +73,19 @@ class Refusing:
         if self.is_full:
             raise OSError(28, "No space left on device")
         self.lines += lines
+
+
+async def test_large_arguments_are_not_kept_until_the_next_flush_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.runtime.base.recorder.FLUSH_S", 3600)
+    async with house(tmp_path) as here:
+        await here.leaf()
+        kept, client = here.node.stores.recorder, here.client()
+        assert "result" in await client.call("leaf.read", {"a": "small"}).message()
+        assert kept._waiting
+        assert "result" in await client.call("leaf.read", {"a": "x" * 300_000}).message()
+        await until(lambda: not kept._waiting)
 
 
 async def test_what_waits_for_a_full_disk_holds_no_arguments() -> None:

@@ -273,6 +273,8 @@ class HttpConnection(asyncio.Protocol):
                     self._streaming = value[:17].lower() == _EVENT_STREAM and value[17:18] in (b"", b";", b" ", b"\t")
             elif size == 10 and value != self._keep_alive and name.lower() == b"keep-alive":
                 self._note_keep_alive(value)
+            elif size == 14 and name.lower() == b"content-length":
+                self._body = BodyBuffer(min(int(value), self._max_body_bytes))  # the parser takes nothing but digits
         call = self._call
         if call is not None and call.head_only:
             # The parser cannot be told that no body follows (RFC 9112 6.3 rule 1), so it is left here, mid-message.

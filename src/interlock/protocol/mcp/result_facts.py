@@ -29,12 +29,17 @@ class ResultFacts(msgspec.Struct, frozen=True):
 def maybe_facts(result: Raw) -> ResultFacts | None:
     """None where names may stand in it twice or spelled otherwise, so that its bytes must be searched."""
     members = decode_object(result)
-    if members is None or len(encode_value(members)) != len(result):
+    if members is None or _size(members) != len(result):
         return None
     may_claim = any(name in members for name in _CLAIMING) or any(
         name in members and _may_have_metadata(members[name]) for name in _BLOCKS
     )
     return ResultFacts(may_claim, "resultType" in members, bytes(members.get("isError", b"")) == b"true")
+
+
+def _size(members: dict[str, Raw]) -> int:
+    """Of the object, written without blanks: its names, a colon for each, and its values."""
+    return len(encode_value(list(members))) + len(members) + sum(map(len, members.values()))
 
 
 def _may_have_metadata(blocks: Raw) -> bool:

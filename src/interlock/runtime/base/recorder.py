@@ -5,6 +5,7 @@ When the disk refuses, records wait (bounded) and the node says so; nothing is d
 """
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import logging
@@ -20,6 +21,7 @@ log = logging.getLogger("interlock.audit")
 
 FLUSH_S: Final = 0.5
 WAITING_MAX: Final = 200_000  # records kept in memory while the disk refuses
+LARGE_BYTES: Final = 256 * 1024  # of arguments that are not kept until the next flush is due
 
 
 class Digest(str):
@@ -40,12 +42,17 @@ class Recorder:
         self._audit = audit
         self._waiting: list[Entry | bytes | Made] = []
         self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
         self._flushing = asyncio.Lock()  # one batch at a time, in order
         self.trouble: str | None = None
         self.lost = 0
 
     def add(self, entry: Entry) -> None:
         self._waiting.append(entry)
+
+    def hurry(self) -> None:
+        """What was added last is large, and is to be written as soon as possible."""
+        self._hurry.set()
 
     def add_line(self, line: bytes) -> None:
         """Adds a record that is encoded already, in its turn."""
@@ -98,7 +105,10 @@ class Recorder:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(FLUSH_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await self._hurry.wait()
+            self._hurry.clear()
             await asyncio.shield(self.flush())
 
 

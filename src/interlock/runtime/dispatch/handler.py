@@ -26,7 +26,7 @@ from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.methods import LOG_RANK, META_LOG_LEVEL, TOOLS_CALL
 from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.recorder import LARGE_BYTES, Recorder
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.calls.call import OK, REFUSED, Call, CallLink, Outcome, Timing
 from interlock.runtime.calls.caller import Asked, ViewKey
@@ -186,6 +186,10 @@ class Handler:
                 self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
             if link is not None and outcome in (Outcome.ERROR, Outcome.LOST, Outcome.TIMEOUT):
                 link.errors += 1
+        try:
+            arguments = call.params["arguments"]
+        except KeyError:
+            arguments = None
         self._recorder.add(
             (
                 self._clock.wall() - seconds,
@@ -193,13 +197,15 @@ class Handler:
                 caller.via,
                 call.method,
                 call.target,
-                call.params.get("arguments"),
+                arguments,
                 verdict,
                 outcome._value_,
                 seconds,
                 call.reason,
             )
         )
+        if arguments is not None and len(arguments) > LARGE_BYTES:
+            self._recorder.hurry()
 
     def let_go(self, fault: Fault) -> None:
         """End what only waits for as long as it takes, and can be asked again."""

@@ -67,13 +67,14 @@ class McpProtocol(HttpConnection):
         if not self._own:
             return False
         self._is_judged = False
-        self._body = BodyBuffer()
         chunks = self.parser.get_http_version() != "1.0"
         keep = chunks and self.parser.should_keep_alive()
         self._head = Head(self.parser.get_method(), self.url, self.headers, keep, chunks)
         length = self._head.headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.endpoint.max_body_bytes:
             self.refuse(BODY_TOO_LARGE)
+        else:
+            self._body = BodyBuffer(int(length))
         return True
 
     def on_body(self, body: bytes) -> None:
