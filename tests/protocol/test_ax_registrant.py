@@ -126,6 +126,7 @@ def test_a_hundred_intervals_have_a_heartbeat_at_every_half_even_when_every_call
     for turn in range(200):
         due = engine.next_deadline()
         assert due is not None
+        assert engine.on_deadline(due - 0.01, 0.0) == ()
         now = due + (0.499 if turn % 7 == 0 else 0.01)  # a stalled loop of almost half an interval
         beat = sent(engine.on_deadline(now, 0.0))
         assert beat.message == Heartbeat(session_id="s1")

@@ -518,6 +518,7 @@ def test_two_that_registered_with_each_other_at_once_find_out_with_the_next_beat
 # The ids below
 
 
+@pytest.mark.req("AX-5.3-4")
 def test_the_ids_below_are_ours_first_and_each_once() -> None:
     aggregator = Aggregator()
     assert aggregator.engine.subtree_ids() == (HERE,)
@@ -531,6 +532,7 @@ def test_the_ids_below_are_ours_first_and_each_once() -> None:
     assert set(aggregator.engine.subtree_ids()) == {HERE, uuid(3), uuid(4)}
 
 
+@pytest.mark.req("AX-5.3-4")
 def test_a_changed_set_is_learnt_by_heartbeat_and_the_same_one_changes_nothing() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1, subtree_ids=(uuid(1),)))

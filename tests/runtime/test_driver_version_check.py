@@ -45,7 +45,7 @@ async def test_the_first_group_of_what_the_command_prints_is_compared(tmp_path: 
     assert await check_version(binary(last_word), INSTALLED, plain_runner(None)) == VersionFits(version="2.41.0")
 
 
-@pytest.mark.req("AIP-30.version-1")
+@pytest.mark.req("AIP-30.version-1", "AIP-30.version-2")
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -136,6 +136,7 @@ async def test_the_command_runs_where_the_drivers_programs_run() -> None:
     assert ran == [("my-program", "--version")]
 
 
+@pytest.mark.req("AIP-30.version-2")
 @pytest.mark.parametrize("cmd", ["no-such-program-here --version", "'unfinished"])
 async def test_a_command_that_cannot_be_run_is_a_mismatch(cmd: str) -> None:
     assert isinstance(await check_version(binary(cmd), INSTALLED, plain_runner(None)), VersionMismatch)

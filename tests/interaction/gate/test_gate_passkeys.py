@@ -107,7 +107,7 @@ def demand(client: Client, arguments: Any) -> Any:
     return client.held("plant.fire", arguments)
 
 
-@pytest.mark.req("AX-11.3-6")
+@pytest.mark.req("AX-11.3-6", "AX-11.3-9")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_passkey_releases_the_call_it_was_asked_for(
     place: Place, client: Client, demand: Any, arguments: Any, kind: Kind
@@ -167,6 +167,7 @@ def test_an_assertion_from_elsewhere_or_of_nobody_does_not(
     assert place.refused(demand, place.people["es256"].sign(place.asked(demand), **changes)) == word
 
 
+@pytest.mark.req("AX-11.3-9")
 def test_a_passkey_of_another_site_a_stranger_and_one_for_other_tools_do_not(place: Place, demand: Any) -> None:
     ada, challenge = place.people["es256"], place.asked(demand)
     said = ada.client_data("webauthn.get", challenge)

@@ -119,7 +119,7 @@ class Leases:
             else:
                 await self._kv.update(LEASES, key, value, over.revision, now, ttl_s=ttl_s)
         except Conflict:
-            return False
+            return False  # AX-13.4-3: another aggregator was first
         return True
 
     def _key(self, subserver_id: str) -> str:

@@ -394,13 +394,13 @@ def _environment(plan: SandboxPlan, declared: Mapping[str, str], home: Path) -> 
         "PATH": host.get("PATH", os.defpath),
         "HOME": str(home),
         "TMPDIR": str(home / "tmp"),
-        "LANG": host.get("LANG", "C.UTF-8"),
+        "LANG": host.get("LANG", "C.UTF-8"),  # AIP-security-14
     }
     if "TZ" in host:
-        made["TZ"] = host["TZ"]
+        made["TZ"] = host["TZ"]  # AIP-security-14
     if plan.egress:
-        made |= dict.fromkeys(PROXY_KEYS, PROXY) | {"NODE_USE_ENV_PROXY": "1"}
-    made |= {name: host[name] for name in plan.passed if name in host}
+        made |= dict.fromkeys(PROXY_KEYS, PROXY) | {"NODE_USE_ENV_PROXY": "1"}  # AIP-security-14
+    made |= {name: host[name] for name in plan.passed if name in host}  # AIP-security-14: exactly X
     return child_environment(made | dict(declared), {})
 
 

@@ -31,7 +31,7 @@ def is_foreign(headers: Mapping[str, str]) -> bool:
     if origin is None:
         return False
     try:
-        return urlsplit(origin).netloc != headers.get("host", "")
+        return urlsplit(origin).netloc != headers.get("host", "")  # AIP-30.auth-3
     except ValueError:
         return True
 

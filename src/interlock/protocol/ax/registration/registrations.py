@@ -276,8 +276,8 @@ class Registrations:
             return _conflict(request, "this subserver_id is registered by somebody else")
         if request.segment in self._kept:
             return _conflict(request, "the segment is taken by this aggregator's configuration; choose another")
-        is_rival = holder is not None and holder is not own
-        if holder is not None and is_rival and holder.liveness.has_session:  # AX-4.2-2
+        rival = holder if holder is not own else None
+        if rival is not None and rival.liveness.has_session:  # AX-4.2-2
             return _conflict(request, "the segment is taken; choose another")
         if owner is not None:
             if request.authority != owner.authority:  # AX-4.2-5
@@ -286,7 +286,7 @@ class Registrations:
             if not peer.proved:  # AX-4.2-6
                 why = "the segment belongs to this authority; send authority_proof, or a client certificate"
                 return refusal(AUTHORITY_UNVERIFIED, why, segment=request.segment, reason="absent")
-        if holder is not None and is_rival and not _may_inherit(request, peer, holder):  # AX-4.2-3: in its grace
+        if rival is not None and not _may_inherit(request, peer, rival):  # AX-4.2-3: in its grace
             return _conflict(request, "the segment is held for a registrant that was lost; choose another, or wait")
         return None
 

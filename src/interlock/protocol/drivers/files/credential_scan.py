@@ -127,7 +127,7 @@ def may_be_secret(name: str, text: str) -> bool:
         return True
     if SECRET.search(text) or _HARMLESS.fullmatch(text) or _PATH.fullmatch(text):
         return False
-    return looks_random(text) or (_speaks_of_secrets(name) and not _ADDRESS.fullmatch(text))
+    return looks_random(text) or (_speaks_of_secrets(name) and not _ADDRESS.fullmatch(text))  # AIP-import-6
 
 
 def short_flag_may_be_secret(flag: str, text: str) -> bool:

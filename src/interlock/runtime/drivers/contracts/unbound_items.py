@@ -84,7 +84,7 @@ class _ExposureBuilder:
         }[kind]()
 
     def _tools(self) -> Iterator[ExposedItem]:
-        if self._driver.interlock.expose != "all" or self._listing is None:
+        if self._driver.interlock.expose != "all" or self._listing is None:  # AIP-tools-16
             return
         bound = {binding.tool_name for binding in self._driver.implements}
         for name, item in self._listing.tools.items:
@@ -99,14 +99,15 @@ class _ExposureBuilder:
         if not self._driver.prompts or self._listing is None:
             return
         if _was_not_listed(self._listing.prompts):
-            self._warn("/prompts", "prompts_unsupported", "its server has no prompts")
+            self._warn("/prompts", "prompts_unsupported", "its server has no prompts")  # AIP-prompts-1
             return
         known = dict(self._listing.prompts.items)
         for index, prompt in enumerate(self._driver.prompts):
             item = known.get(prompt.name)
             if item is None:
+                # AIP-prompts-1
                 self._warn(f"/prompts/{index}/name", "prompt_missing", "its server has no prompt of this name")
-            elif prompt.integrate_as == "raw":
+            elif prompt.integrate_as == "raw":  # AIP-prompts-2
                 yield self._exposed_item(prompt.name, prompt.name, dict(item))
             else:
                 name = block_name(prompt)
@@ -116,7 +117,7 @@ class _ExposureBuilder:
 
     def _resources(self) -> Iterator[ExposedItem]:
         for uri, item in self._raw_of("resources"):
-            if any(refs.matches(each, uri) for each in self._raw_templates()):
+            if any(refs.matches(each, uri) for each in self._raw_templates()):  # AIP-resources-4
                 yield self._exposed_item(uri, uri, dict(item))
 
     def _templates(self) -> Iterator[ExposedItem]:

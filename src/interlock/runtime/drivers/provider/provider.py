@@ -247,6 +247,7 @@ class DriverProvider:
             environment.keepers,
             environment.connector_parts.clock,
             most=driver.interlock.max_processes,
+            # AIP-transport-3
             idle_s=None if driver.connection.keepalive or isinstance(driver.server, Remote) else idle_s,
             one_by_one=bool(driver.interlock.client_capabilities),
         )

@@ -71,7 +71,7 @@ class ExampleRunner:
         outcomes: list[ExampleOutcome] = []
         for contract in declared.contracts.values():
             for example in contract.examples:
-                if contract.mutates and not allow_mutation:
+                if contract.mutates and not allow_mutation:  # AIP-14.rules-3
                     verdict = ExampleVerdict("skipped", ("it changes something",))
                 else:
                     verdict = await self._one(declared.key, contract, example, by)
@@ -139,10 +139,10 @@ def _verdict(said: JsonObject, example: ContractExample) -> ExampleVerdict:
         code = ((result.get("_meta") or {}).get(ERROR_KEY) or {}).get("code", "")
         texts = [block.get("text", "") for block in result.get("content", ()) if isinstance(block, dict)]
         return _failure(texts[0] if texts else code or "the tool reports an error")
-    if example.output is msgspec.UNSET:
+    if example.output is msgspec.UNSET:  # AIP-14.rules-3: only whether it is valid
         return ExampleVerdict("passed")
     found = tuple(itertools.islice(differences(example.output, result.get("structuredContent")), DIFFERENCES_MAX))
-    return ExampleVerdict("failed" if found else "passed", found)
+    return ExampleVerdict("failed" if found else "passed", found)  # AIP-14.rules-3
 
 
 def _failure(why: str) -> ExampleVerdict:
@@ -165,7 +165,7 @@ def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:
             yield f"{pointer or '/'}: wanted {len(wanted)} entries, got {len(got)}"
         for index, (one, other) in enumerate(zip(wanted, got, strict=False)):
             yield from differences(one, other, f"{pointer}/{index}")
-    elif isinstance(wanted, bool) != isinstance(got, bool) or wanted != got:
+    elif isinstance(wanted, bool) != isinstance(got, bool) or wanted != got:  # AIP-14.rules-3: the difference
         yield f"{pointer or '/'}: wanted {_display(wanted)}, got {_display(got)}"
 
 

@@ -267,13 +267,13 @@ def _alone(parsed: Sequence[Parsed]) -> Iterator[Parsed]:
     for key, all_of_it in by_key.items():
         rank = min(one.root.rank for one in all_of_it)
         first = [one for one in all_of_it if one.root.rank == rank]
-        if len(first) > 1:
+        if len(first) > 1:  # AIP-file-1
             files = " and ".join(sorted(one.file for one in first))
             for one in first:
                 yield _with(one, "/id", "duplicate_id", f"{key} is in {files}", "give one of them another id", "error")
             continue
         hidden = sorted(one.file for one in all_of_it if one.root.rank != rank)
-        if hidden:
+        if hidden:  # AIP-file-1
             message = f"{first[0].file} is used, and {' and '.join(hidden)} with the same id and major version is not"
             yield _with(first[0], "/id", "driver_shadowed", message, "remove one of them", "warning")
         else:

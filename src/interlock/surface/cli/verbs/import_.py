@@ -116,8 +116,8 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
     out = invocation.out
 
     def agreed(driver: "DriverReport") -> bool:
-        out.remark(f"{driver.id}: {one_line(join(driver.command))}")
-        return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)
+        out.remark(f"{driver.id}: {one_line(join(driver.command))}")  # AIP-import-8
+        return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)  # AIP-import-8
 
     async def finish(folder: Path) -> "AddResult":
         # What its server does not say of a tool stays open: no person was asked.
