@@ -45,6 +45,9 @@ ODD_ARGUMENTS = {
     "like an envelope": '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{},"result":{},"error":{"code":1}}',
     "like our own": '{"name":"echo","arguments":{},"_meta":{"progressToken":1},"x-mcpax-name":"a.b"}',
     "deep": '{"a":' + "[" * 200 + "]" * 200 + "}",
+    "as deep as Python goes": '{"a":' + "[" * 990 + "]" * 990 + "}",
+    "deeper": '{"b":[1],"a":' + '{"a":[' * 2500 + "]}" * 2500 + "}",
+    "half a pair": '{"a":"\\ud83d","b":"\\udfff x"}',
     "long": '{"a":"' + "é" * 100_000 + '"}',
 }
 Written = tuple[str, Callable[[Place], str]]

@@ -4,17 +4,24 @@ One corpus is sent to a server directly and to the same kind of server through a
 """
 
 import json
+from collections.abc import Iterator
 
 import pytest
 import pytest_asyncio
 from tests.interaction.corpus import Behind, Place, corpus
 from tests.interaction.fleet import CROSS_ERA, FRONTS, LINKS, SAME_ERA, Fleet, era, tool
 from tests.interaction.peers import Peer
-from tests.servers.rawserver.text import members
+from tests.servers.rawserver.text import members, reading_deeply
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 Outcomes = dict[str, str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def reads_deeply() -> Iterator[None]:
+    with reading_deeply():
+        yield
 
 
 async def outcomes(peer: Peer, place: Place) -> Outcomes:
@@ -118,14 +125,15 @@ async def test_a_request_written_over_several_lines_reaches_every_kind_of_server
     assert call["params"]["arguments"] == {"case": "plain", "a": [1, {}], "é": "\n"}
 
 
-IDS = ('"é \\u00e9 \\/ \\""', '""', "0", "-1", "123456789012345678901234567890", '"1"', '"null"')
+IDS = ('"é \\u00e9 \\/ \\""', '""', "0", "-1", "123456789012345678901234567890", '"1"', '"null"', "1.0", "-2E3")
+LONG_IDS = ('"' + "x" * 60_000 + '"', "7" * 4000)
 
 
 @pytest.mark.parametrize("front", FRONTS)
 async def test_an_id_comes_back_as_it_was_written(fleet: Fleet, front: str) -> None:
     async with fleet.peer(front) as peer:
-        for request_id in IDS:
-            for link in LINKS:
+        for request_id in (*IDS, *LONG_IDS):
+            for link in LINKS[:: 1 if request_id in IDS else 3]:
                 reply = await peer.call(tool(link, "echo"), {"a": 1}, request_id=request_id)
                 assert members(reply.text)["id"] == request_id
                 assert reply.result["structuredContent"] == {"a": 1}

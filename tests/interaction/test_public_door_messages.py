@@ -73,7 +73,7 @@ NO_ENVELOPE = {
     "an id that is null": text().replace(b'"id": 7', b'"id": null'),
     "an id that is true": text(id=True),
     "an id that is a list": text(id=[1]),
-    "an id longer than anybody needs": text(id="x" * 5000),
+    "an id longer than anybody needs": text(id="x" * 70_000),
     "a result and an error": b'{"jsonrpc":"2.0","id":7,"result":{},"error":{"code":1,"message":"x"}}',
 }
 WRONG = [*((name, body, PARSE) for name, body in UNREADABLE.items())]

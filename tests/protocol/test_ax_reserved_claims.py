@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.protocol.ax.confirmation.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
+from interlock.protocol.ax.confirmation.reserved_claims import (
+    DIGEST_MARK,
+    ESCAPE_MARK,
+    META_MARK,
+    UNREADABLE,
+    without_claims,
+)
 from interlock.protocol.mcp.result_facts import LARGE_BYTES, maybe_facts
 
 DEMAND = {"status": "confirmation_required", "confirmation_id": "c1", "call_digest": "ab" * 32, "tool": "x"}
@@ -37,6 +43,31 @@ def test_reserved_keys_go_from_the_blocks_too(name: str) -> None:
     for odd in ({}, 7, "x-mcpax-", None, []):
         result = {"_meta": {"x-mcpax-hops": 1}, name: odd}
         assert cleaned(result) == {name: odd}
+
+
+@pytest.mark.req("AX-11.3-10")
+@pytest.mark.parametrize(
+    "text",
+    [
+        rb'{"_meta":{"x-mcpax-confirmation":{}},"\ud800":1}',
+        rb'{"_meta":{"x-mcpax-confirmation":{},"\ud800":1}}',
+        rb'{"content":[{"_meta":{"x-mcpax-confirmation":{}},"\ud800":1}]}',
+        rb'{"content":[{"resource":{"_meta":{"x-mcpax-confirmation":{}},"\udfff":1}}],"_meta":{}}',
+        rb'{"structuredContent":{"confirmation_id":"c1","call_digest":"x","\ud800":1}}',
+        rb'{"result":{"_meta":{"x-mcpax-confirmation":{}},"\ud800":1}}',
+    ],
+)
+def test_nothing_passes_of_what_other_readers_could_read_a_claim_in(text: bytes) -> None:
+    """JavaScript reads a name with half a surrogate pair; here it is no text."""
+    assert without_claims(text) == UNREADABLE
+    assert without_claims(text.replace(b"x-mcpax-", b"com.example").replace(b"call_digest", b"x")) != UNREADABLE
+
+
+@pytest.mark.req("AX-11.3-10")
+@pytest.mark.parametrize("depth", [900, 5000, 9000])
+def test_a_claim_is_found_beside_whatever_is_nested(depth: int) -> None:
+    nested = b"[" * depth + b"]" * depth
+    assert without_claims(b'{"a":%b,"_meta":{"x-mcpax-hops":1}}' % nested) == b'{"a":%b}' % nested
 
 
 @pytest.mark.req("AX-11.3-10")

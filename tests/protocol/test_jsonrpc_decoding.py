@@ -1,8 +1,19 @@
 """Which bytes are one message, and what is said of those that are not?"""
 
+import sys
+import time
+
 import pytest
 
-from interlock.protocol.jsonrpc.codec import ID_BYTES_MAX, decode_array, decode_object, decode_untrusted
+from interlock.protocol.jsonrpc.codec import (
+    ID_BYTES_MAX,
+    decode_array,
+    decode_object,
+    decode_params_untrusted,
+    decode_untrusted,
+    is_deep,
+)
+from interlock.protocol.jsonrpc.deep import DEPTH_MAX
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
 from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
 from interlock.protocol.jsonrpc.surrogates import HALVES_MAX
@@ -35,6 +46,9 @@ MESSAGES = {
     "a negative id": (b'"id":-7,"method":"a"', ("request", b"-7", "a", b"")),
     "an id of 80 bits": (b'"id":1208925819614629174706176,"method":"a"',
                          ("request", b"1208925819614629174706176", "a", b"")),
+    "a whole number with a point": (b'"id":-1.0,"method":"a"', ("request", b"-1.0", "a", b"")),
+    "a whole number as a power": (b'"id":1E3,"method":"a"', ("request", b"1E3", "a", b"")),
+    "zero": (b'"id":0,"method":"a"', ("request", b"0", "a", b"")),
     "the longest id": (b'"id":%b,"method":"a"' % LONGEST_ID, ("request", LONGEST_ID, "a", b"")),
     "a repeated member, the last one counts": (b'"id":1,"method":"a","id":2', ("request", b"2", "a", b"")),
     "unknown members": (b'"id":1,"x":[1],"method":"a","":{}', ("request", b"1", "a", b"")),
@@ -116,8 +130,9 @@ NOT_A_MESSAGE = {
     "a null id": (envelope(b'"id":null,"method":"a"'), b"null", '"id"'),
     "a null id hidden behind an error": (envelope(b'"id":null,"method":"a","error":{}'), b"null", '"id"'),
     "a null id with a result": (envelope(b'"id":null,"result":{}'), b"null", '"id"'),
-    "a fraction as id": (envelope(b'"id":1.0,"method":"a"'), b"null", '"id"'),
-    "a power as id": (envelope(b'"id":1e3,"method":"a"'), b"null", '"id"'),
+    "a fraction as id": (envelope(b'"id":1.5,"method":"a"'), b"null", '"id"'),
+    "a small power as id": (envelope(b'"id":1e-3,"method":"a"'), b"null", '"id"'),
+    "an id without bounds": (envelope(b'"id":1e400,"method":"a"'), b"null", '"id"'),
     "a truth value as id": (envelope(b'"id":true,"method":"a"'), b"null", '"id"'),
     "a list as id": (envelope(b'"id":[1],"method":"a"'), b"null", '"id"'),
     "an id too long": (envelope(b'"id":%b7,"method":"a"' % LONGEST_ID), b"null", str(ID_BYTES_MAX)),
@@ -172,3 +187,66 @@ def test_a_key_with_half_a_pair_makes_the_object_unreadable_rather_than_another(
 def test_too_many_halves_are_refused_rather_than_hidden() -> None:
     assert decode_array(b'["%b"]' % (rb"\ud83d" * HALVES_MAX)) is not None
     assert decode_array(b'["%b"]' % (rb"\ud83d" * (HALVES_MAX + 1))) is None
+
+
+DEPTHS = (900, 990, 1000, 1010, 5000, DEPTH_MAX - 100)
+
+
+def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
+    return opening * depth + b"1" + closing * depth
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("kind", [(b"[", b"]"), (b'{"a":', b"}")])
+@pytest.mark.parametrize("half", [b"", b"\\ud800"])
+def test_what_is_nested_deeply_is_read_and_stays_as_it_was_written(
+    depth: int, kind: tuple[bytes, bytes], half: bytes
+) -> None:
+    params = b'{"x":"%b","arguments":{"deep":%b}}' % (half, nested(depth, *kind))
+    message = decode_untrusted(envelope(b'"id":1,"method":"a","params":%b' % params))
+    assert parts(message) == ("request", b"1", "a", params)
+    assert isinstance(message, Request)
+    members = decode_params_untrusted(message.params)
+    assert members is not None
+    assert bytes(members["arguments"]) == b'{"deep":%b}' % nested(depth, *kind)
+    listed = decode_array(b"[%b,1]" % nested(depth, *kind))
+    assert listed is not None and bytes(listed[0]) == nested(depth, *kind)
+
+
+def test_what_is_large_and_nested_is_read_too() -> None:
+    params = b'{"name":"x","arguments":{"deep":%b,"text":"%b"}}' % (nested(5000), b"x" * 1_000_000)
+    members = decode_params_untrusted(params)
+    assert members is not None and members.keys() == {"name", "arguments"}
+
+
+@pytest.mark.parametrize("depth", [12_000, 1_000_000])
+def test_beyond_the_bound_it_is_refused_by_name_and_soon(depth: int) -> None:
+    began = time.process_time()
+    for data in (nested(depth), envelope(b'"id":1,"method":"a","params":' + nested(depth)), b"[" * depth):
+        with pytest.raises(CodecError, match=f"at most {DEPTH_MAX} levels"):
+            decode_untrusted(data)
+    assert time.process_time() - began < 0.5
+    assert sys.getrecursionlimit() < DEPTH_MAX
+
+
+def test_no_part_of_what_was_read_is_too_deep_later() -> None:
+    """Whatever is on the stack when the part is read: claims are looked for in it."""
+    depth = DEPTH_MAX
+    while True:
+        try:
+            message = decode_untrusted(envelope(b'"id":1,"result":{"a":%b}' % nested(depth)))
+            break
+        except CodecError:
+            depth -= 1
+    assert isinstance(message, Response)
+
+    def look(frames: int) -> object:
+        return look(frames - 1) if frames else decode_object(message.result)
+
+    assert look(500) is not None
+
+
+def test_what_is_too_deep_for_a_value_is_told_from_what_is_not() -> None:
+    assert is_deep(nested(5000))
+    assert not is_deep(nested(100))
+    assert not is_deep(b"no JSON")

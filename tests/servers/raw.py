@@ -23,6 +23,7 @@ from rawserver.faults import faults
 from rawserver.features import ALL, FEATURES, USUAL
 from rawserver.guard import Guard, add_arguments
 from rawserver.server import Server
+from rawserver.text import reading_deeply
 
 
 def arguments() -> argparse.Namespace:
@@ -102,6 +103,7 @@ if __name__ == "__main__":
         describe(given)
     else:
         try:
-            asyncio.run(run(given))
+            with reading_deeply():
+                asyncio.run(run(given))
         except (KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
             pass

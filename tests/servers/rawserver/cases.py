@@ -28,6 +28,8 @@ RESULTS: dict[str, str] = {
     "unicode": '{"content":[{"type":"text","text":"\u00e9 e\u0301 \\u00e9 \\u0065\\u0301 \\/ / \\ud83d\\ude00 '
     '\U0001f600 \u2028 \\u0000 \ufeff \u202e"}],'
     '"structuredContent":{"\u00e9":1,"e\u0301":2,"\u212b":3,"\u00c5":4,"":5}}',
+    "deep": '{"content":[],"structuredContent":{"a":' + '{"a":[' * 2500 + "]}" * 2500 + '},"isError":false}',
+    "half-a-pair": '{"content":[{"type":"text","text":"\\ud83d"}],"structuredContent":{"a":"\\udfff x"}}',
     "repeated-keys": '{"content":[],"structuredContent":{"a":1,"a":2}}',
     "vendor-meta": '{"_meta":{"com.example/trace":{"n":18446744073709551616},"traceparent":"00-0-0-00"},' + _TEXT + "}",
     "tool-error": '{"content":[{"type":"text","text":"it broke"}],"isError":true,"x-why":{"code":7}}',

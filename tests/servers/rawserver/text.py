@@ -1,12 +1,25 @@
 """Cutting JSON text without turning it into values, so that what a peer wrote can be sent back as it was written."""
 
 import base64
+import contextlib
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 
 # Numbers stay text: nothing is rounded, and no limit on digits applies.
 _value_end = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str).raw_decode
 _SPACE = " \t\r\n"
+
+
+@contextlib.contextmanager
+def reading_deeply() -> Iterator[None]:
+    """What is nested deeply is read too, as other languages read it."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(12_000)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(usual)
 
 
 class NotAnObject(ValueError):

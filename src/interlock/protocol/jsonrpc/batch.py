@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.jsonrpc.deep import DEPTH_MAX, decode_deep
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
 from interlock.protocol.jsonrpc.messages import ABSENT
 
@@ -27,7 +28,7 @@ def parts_untrusted(data: bytes) -> list[bytes]:
     try:
         if not data.isascii():
             data.decode()
-        parts = [bytes(part) for part in msgspec.structs.astuple(_decoder()(data)) if part]
+        parts = [bytes(part) for part in msgspec.structs.astuple(decode_deep(_decoder(), data, DEPTH_MAX)) if part]
     except UnicodeDecodeError:
         raise CodecError(PARSE_ERROR, "the batch is not valid UTF-8") from None
     except msgspec.ValidationError:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.jsonrpc.deep import DEPTH_MAX, decode_deep
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError, Fault, error_body
 from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
 from interlock.protocol.jsonrpc.surrogates import hide
@@ -84,7 +85,7 @@ _UNKNOWN_ID = b"null"
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises
 _ID_START = frozenset(b'"-0123456789')
 _FRACTION = frozenset(b".eE")
-ID_BYTES_MAX = 1024  # an id is echoed and kept per call; no client needs a longer one
+ID_BYTES_MAX = 64 * 1024  # an id is echoed and kept per call
 PARAMS_REST_BYTES_MAX = 256 * 1024  # of params beside what may be large: each member costs an object
 
 
@@ -133,7 +134,7 @@ def _decode_carefully(data: bytes) -> Message:
     except UnicodeDecodeError:
         raise CodecError(PARSE_ERROR, "the message is not valid UTF-8") from None
     except RecursionError:
-        raise CodecError(PARSE_ERROR, "the message is nested too deeply") from None
+        raise CodecError(PARSE_ERROR, f"the message is nested too deeply: at most {DEPTH_MAX} levels") from None
     except msgspec.DecodeError:
         raise CodecError(PARSE_ERROR, "the message is not valid JSON") from None
     message_id = bytes(envelope.id)
@@ -144,7 +145,7 @@ def _decode_carefully(data: bytes) -> Message:
     if envelope.error and not method and message_id in (b"", b"null"):
         message_id = _UNKNOWN_ID
     elif message_id and not is_id(message_id):
-        reason = f'the member "id" must be a string or an integer of at most {ID_BYTES_MAX} bytes'
+        reason = f'the member "id" must be a string or a whole number of at most {ID_BYTES_MAX} bytes'
         raise CodecError(INVALID_REQUEST, reason)
     if method:
         if not message_id:
@@ -161,25 +162,31 @@ def _decode_carefully(data: bytes) -> Message:
 def _read_envelope(data: bytes) -> _Envelope:
     """Raises what msgspec raises for text that is not JSON, and CodecError for JSON that is not an object."""
     try:
-        return _decode_envelope(data)
+        return _envelope(data)
     except msgspec.ValidationError:
-        raw = bytes(_decode_raw(data))
-        if raw[:1] == b"[":
+        if bytes(decode_deep(_decode_raw, data))[:1] == b"[":
             raise CodecError(INVALID_REQUEST, "only MCP 2025-03-26 has batches: send one message at a time") from None
         raise CodecError(INVALID_REQUEST, "a JSON-RPC message is a JSON object") from None
     except msgspec.DecodeError:
         hidden = hide(data)
         if hidden is None:
             raise
-        found = _decode_envelope(hidden.data)
+        found = _envelope(hidden.data)
         return _Envelope(*(hidden.show(getattr(found, name)) for name in _Envelope.__struct_fields__))
 
 
+def _envelope(data: bytes) -> _Envelope:
+    try:
+        return _decode_envelope(data)
+    except RecursionError:
+        return decode_deep(_decode_envelope, data, DEPTH_MAX)
+
+
 def is_id(raw: bytes) -> bool:
-    """MCP ids are strings or integers; null, fractions and containers are not."""
+    """MCP ids are strings or integers, of which some clients write 1 as 1.0; null, fractions and containers are not."""
     if len(raw) > ID_BYTES_MAX or raw[0] not in _ID_START:
         return False
-    return raw.isdigit() or raw[0] == 0x22 or not any(byte in _FRACTION for byte in raw)
+    return raw.isdigit() or raw[0] == 0x22 or _FRACTION.isdisjoint(raw) or float(raw).is_integer()
 
 
 def _echo(message_id: bytes) -> bytes:
@@ -200,14 +207,34 @@ def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
         return _decode_object(raw)
     except msgspec.ValidationError:
         return None
+    except RecursionError:
+        return _deep_object(bytes(raw))
     except _UNREADABLE:
         return _object_around_halves(bytes(raw))
+
+
+def is_deep(raw: Raw | bytes) -> bool:
+    """Whether it is nested too deeply to be made into a value."""
+    try:
+        _decode_raw(raw)
+    except RecursionError:
+        return True
+    except _UNREADABLE:
+        return False
+    return False
+
+
+def _deep_object(raw: bytes) -> dict[str, Raw] | None:
+    try:
+        return decode_deep(_decode_object, raw)
+    except _UNREADABLE:
+        return _object_around_halves(raw)
 
 
 def _object_around_halves(raw: bytes) -> dict[str, Raw] | None:
     hidden = hide(raw)
     try:
-        members = _decode_object(hidden.data) if hidden is not None else None
+        members = decode_deep(_decode_object, hidden.data) if hidden is not None else None
     except _UNREADABLE:
         return None
     # A key is a decoded text: one with half a pair could not be written again.
@@ -221,8 +248,8 @@ def decode_params_untrusted(raw: Raw | bytes) -> dict[str, Raw] | None:
     size = len(raw)
     if size > PARAMS_REST_BYTES_MAX:
         try:
-            large = _decode_bulk(raw).size
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            large = decode_deep(_decode_bulk, raw).size
+        except _UNREADABLE:
             return None
         if size - large > PARAMS_REST_BYTES_MAX:
             return None
@@ -234,10 +261,23 @@ def decode_array(raw: Raw | bytes) -> list[Raw] | None:
         return _decode_array(raw)
     except msgspec.ValidationError:
         return None
+    except RecursionError:
+        return _deep_array(bytes(raw))
     except _UNREADABLE:
-        hidden = hide(bytes(raw))
+        return _array_around_halves(bytes(raw))
+
+
+def _deep_array(raw: bytes) -> list[Raw] | None:
     try:
-        return [hidden.show(one) for one in _decode_array(hidden.data)] if hidden is not None else None
+        return decode_deep(_decode_array, raw)
+    except _UNREADABLE:
+        return _array_around_halves(raw)
+
+
+def _array_around_halves(raw: bytes) -> list[Raw] | None:
+    hidden = hide(raw)
+    try:
+        return [hidden.show(one) for one in decode_deep(_decode_array, hidden.data)] if hidden is not None else None
     except _UNREADABLE:
         return None
 

@@ -111,7 +111,7 @@ def _is_same(text: str | None, value: bytes) -> bool:
     try:
         structured = decode_value(value)
         return text is not None and (text == structured or decode_value(text.encode()) == structured)
-    except (CodecError, UnicodeEncodeError):
+    except (CodecError, UnicodeEncodeError, RecursionError):  # two values are compared as deep as they are nested
         return False
 
 

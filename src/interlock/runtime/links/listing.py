@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, maybe_string
+from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, is_deep, maybe_string
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, CodecError, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
@@ -184,6 +184,8 @@ class _Reading:
                 self.refused.append(("?", f"an item without a {self._key}"))
         elif len(raw) > ITEM_BYTES_MAX:
             self.refused.append((name[:128], f"its definition is larger than {ITEM_BYTES_MAX} bytes"))
+        elif is_deep(raw):
+            self.refused.append((name[:128], "its definition is nested too deeply"))
         else:
             self.found.append((name, item))
             self.raws.append(raw)

@@ -24,6 +24,10 @@ _BLOCKS: Final = ("content", "contents", "messages")
 _IN_BLOCK: Final = ("resource",)
 _IN_MESSAGE: Final = ("content", "resource")
 _SIGNED_MEMBERS: Final = ("confirmation_id", "call_digest")  # without them there is nothing to sign
+UNREADABLE: Final = (
+    b'{"content":[{"type":"text","text":"The result of the server cannot be read, and may claim what only an '
+    b'aggregator may say: a name in it has half a surrogate pair, or it is nested too deeply."}],"isError":true}'
+)
 _search_escaped_letter = re.compile(rb"\\u00[2-7]").search
 _NAMES: Final = (b"x-mcpax-", b"dev.interlock", DIGEST_MARK)  # of RESERVED without the slash, which may be escaped
 
@@ -32,20 +36,36 @@ def without_claims(result: Raw | bytes, *, is_aggregator: bool = False) -> bytes
     """The result without its claims. `is_aggregator`: it comes from a proved one, which may claim all but a held call.
 
     A result that names none is returned as it came. One that does is written anew: readers differ about a key that
-    stands there twice, and the first one is gone then.
+    stands there twice, and the first one is gone then. Where it cannot be read here, but perhaps elsewhere, nothing of
+    it passes.
     """
     written = bytes(result)
     if not any(name in written for name in _NAMES) and _search_escaped_letter(written) is None:
         return written
-    members: dict[str, Any] | None = decode_object(written)
-    if members is None:
-        return written
-    _drop_claims(members, is_aggregator=is_aggregator)
-    task_result = decode_object(members["result"]) if "result" in members else None  # of a task that is over
-    if task_result is not None:
-        _drop_claims(task_result, is_aggregator=is_aggregator)
-        members["result"] = task_result
+    try:
+        members = _maybe_members(written)
+        if members is None:
+            return written
+        _drop_claims(members, is_aggregator=is_aggregator)
+        task_result = _maybe_members(members["result"]) if "result" in members else None  # of a task that is over
+        if task_result is not None:
+            _drop_claims(task_result, is_aggregator=is_aggregator)
+            members["result"] = task_result
+    except _Unreadable:
+        return UNREADABLE
     return encode_value(members)
+
+
+class _Unreadable(Exception):
+    """An object that is not read here: a name in it has half a surrogate pair, or it is nested too deeply."""
+
+
+def _maybe_members(raw: Raw | bytes) -> dict[str, Any] | None:
+    """None for what is no object. Raises _Unreadable."""
+    members = decode_object(raw)
+    if members is None and bytes(raw).lstrip()[:1] == b"{":
+        raise _Unreadable
+    return members
 
 
 def is_held_call(content: Container[str]) -> bool:
@@ -63,13 +83,13 @@ def _drop_claims(members: dict[str, Any], *, is_aggregator: bool) -> None:
         if blocks is not None:
             inner = _IN_MESSAGE if name == "messages" else _IN_BLOCK
             members[name] = [_without_keys(block, reserved, inner) for block in blocks]
-    shown = decode_object(members["structuredContent"]) if "structuredContent" in members else None
+    shown = _maybe_members(members["structuredContent"]) if "structuredContent" in members else None
     if shown is not None and (is_held_call(shown) or CONFIRMATION in shown):
         del members["structuredContent"]
 
 
 def _drop_keys(members: dict[str, Any], reserved: tuple[str, ...]) -> None:
-    meta = decode_object(members["_meta"]) if "_meta" in members else None
+    meta = _maybe_members(members["_meta"]) if "_meta" in members else None
     if meta is None:
         return
     kept = {key: value for key, value in meta.items() if not key.lower().startswith(reserved)}
@@ -81,7 +101,7 @@ def _drop_keys(members: dict[str, Any], reserved: tuple[str, ...]) -> None:
 
 def _without_keys(block: Raw, reserved: tuple[str, ...], inner: tuple[str, ...]) -> Any:
     """`inner`: the names that lead further in, one for each level."""
-    members: dict[str, Any] | None = decode_object(block)
+    members = _maybe_members(block)
     name = inner[0] if inner else "_meta"
     if members is None or not ("_meta" in members or name in members):
         return block

@@ -1,0 +1,37 @@
+"""Is a definition that is nested too deeply left out by itself, with the reason, and the rest listed?"""
+
+import asyncio
+from typing import Any
+
+from msgspec import Raw
+
+from interlock.protocol.ax.hop_metadata import ADOPTED
+from interlock.protocol.jsonrpc.messages import ABSENT, Response
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.methods import TOOLS_LIST
+from interlock.runtime.calls.call import Inquiry
+from interlock.runtime.links.link import ServerFacts
+from interlock.runtime.links.listing import read_list
+
+
+class Deep:
+    """A link whose server lists one tool that is nested deeply and one that is not."""
+
+    offer = ADOPTED
+    facts = ServerFacts(era=Era.LEGACY, version="2025-11-25", capabilities={"tools": Raw(b"{}")})
+
+    def ask(self, method: str, params: dict[str, Any], head: bytes = b"") -> Inquiry:
+        deep = b'{"name":"deep","inputSchema":%b}' % (b'{"not":' * 3000 + b"{}" + b"}" * 3000)
+        result = b'{"tools":[%b,{"name":"plain","inputSchema":{}}]}' % deep
+        inquiry = Inquiry()
+        inquiry.future.set_result(Response(b"1", Raw(result), ABSENT))
+        return inquiry
+
+
+def test_it_is_left_out_and_the_rest_is_listed() -> None:
+    async def read() -> Any:
+        return await read_list(Deep(), TOOLS_LIST)  # type: ignore[arg-type]
+
+    items = asyncio.run(read())
+    assert [name for name, _ in items.items] == ["plain"]
+    assert items.refused == (("deep", "its definition is nested too deeply"),)
