@@ -59,6 +59,7 @@ ORDER = [
     ),
     *("net.websocket", "process", "keys", "packages", "uplink", "operator_api"),
     *("runtime.base", "runtime.trust", "runtime.sandbox", "runtime.credentials", "runtime.calls", "runtime.links"),
+    "runtime.own_links",
     *("runtime.catalog", "runtime.access", "runtime.approvals", "runtime.gate", "runtime.dispatch.checks"),
     "runtime.dispatch",
     *("runtime.audience", "runtime.ax", "runtime.aql", "runtime.fronts", "runtime.parents", "runtime.drivers"),

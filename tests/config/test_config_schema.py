@@ -266,6 +266,9 @@ def test_the_effective_plan_shows_no_secret(project: Project) -> None:
         "env": {},
         "cwd": str(project.folder),
         "transport": "stdio",
+        "share": "auto",
+        "max_processes": 16,
+        "idle_timeout_s": 1800,
         "timeout_s": 300,
         "tools": {},
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.interaction.asking import command
-from tests.interaction.fleet import CAPABLE, LINKS, SHOP, era, stdio_front, stdio_table, tool, with_roots
+from tests.interaction.fleet import CAPABLE, LINKS, SHOP, era, for_all, stdio_front, stdio_table, tool, with_roots
 from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, Reply, SsePeer, StdioPeer
 from tests.servers.start import everything, raw, serving
@@ -106,7 +106,8 @@ def planted(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> 
             tables["plain_new"] = stdio_table(raw("echo", "--era", "modern"))
             tables["sdk_old"] = stdio_table(everything("--stdio", "--era", "legacy"))
             tables["sdk_new"] = stdio_table(everything("--stdio", "--era", "modern"))
-            node = stack.enter_context(running_node(folders.mktemp("across"), with_roots(tables, SHOP), EXTRA))
+            shared = {link: for_all(table) for link, table in tables.items()}
+            node = stack.enter_context(running_node(folders.mktemp("across"), with_roots(shared, SHOP), EXTRA))
             for segment in tables:
                 node.wait_link(segment, {"state": "ready"})
             request.config.add_cleanup(stack.pop_all().close)

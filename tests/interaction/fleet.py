@@ -50,6 +50,11 @@ def stdio_table(command: list[str]) -> dict[str, Any]:
     return {"command": command[0], "args": command[1:]}
 
 
+def for_all(table: dict[str, Any]) -> dict[str, Any]:
+    """The same server, shared by all clients whatever it asks."""
+    return {**table, "share": "node"}
+
+
 def with_roots(tables: Mapping[str, dict[str, Any]], *folders: str) -> dict[str, dict[str, Any]]:
     """The same tables, with what the operator lets these servers hear of."""
     return {link: {**table, "roots": list(folders)} for link, table in tables.items()}
@@ -111,7 +116,7 @@ def five_servers(*http_options: str) -> Iterator[tuple[dict[str, str], dict[str,
         urls = {link: stack.enter_context(serving([*link_command(link), *http_options])) for link in dialled}
         reach: dict[str, dict[str, Any]] = {link: {"url": url} for link, url in urls.items()}
         reach["old_sse"] = {"url": urls["old_sse"].removesuffix("/mcp") + "/sse", "transport": "sse"}
-        tables = {link: reach.get(link) or stdio_table(link_command(link)) for link in LINKS}
+        tables = {link: for_all(reach.get(link) or stdio_table(link_command(link))) for link in LINKS}
         yield urls, with_roots(tables, SHOP)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.interaction.across import Tree
-from tests.interaction.fleet import stdio_table, tool
+from tests.interaction.fleet import for_all, stdio_table, tool
 from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.peers import META, Peer, Reply
 from tests.servers.rawserver.tasks import MADE_AT
@@ -50,7 +50,9 @@ def node_of_tasks(folder: Path, *segments: str) -> Iterator[RunningNode]:
             era = "legacy" if "old" in segment else "modern"
             command = raw("echo" if segment.startswith("plain") else "tasks,echo,list-changed", "--era", era)
             over_http = segment.endswith("http")
-            tables[segment] = {"url": stack.enter_context(serving(command))} if over_http else stdio_table(command)
+            tables[segment] = (
+                {"url": stack.enter_context(serving(command))} if over_http else for_all(stdio_table(command))
+            )
         node = stack.enter_context(running_node(folder, tables))
         for segment in tables:
             node.wait_link(segment, {"state": "ready"})

@@ -17,6 +17,7 @@ from tests.interaction.fleet import (
     LEGACY_LINKS,
     MODERN_LINKS,
     Fleet,
+    for_all,
     stdio_front,
     stdio_table,
     tool,
@@ -54,7 +55,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     place = tmp_path_factory.mktemp("given")
     (place / "note.txt").write_text("a note")
     folder = tmp_path_factory.mktemp("reader")
-    servers = {"files": stdio_table([sys.executable, str(READING), str(place)])}
+    servers = {"files": for_all(stdio_table([sys.executable, str(READING), str(place)]))}
     with running_node(folder, servers, '[auth]\nanonymous = "loopback"\n') as node:
         node.wait_link("files", {"state": "ready"})
         yield node

@@ -168,7 +168,7 @@ async def place(folder: Path) -> AsyncIterator[Place]:
     config = folder / "interlock.toml"
     servers = ""
     for segment, era in (("old", "legacy"), ("mortal", "legacy"), ("new", "modern")):
-        servers += f"[servers.{segment}]\ncommand = {json.dumps(command(era))}\n"
+        servers += f'[servers.{segment}]\ncommand = {json.dumps(command(era))}\nshare = "node"\n'
     with serving(command("legacy")) as url:
         config.write_text(f'{RULES}\n{servers}\n[servers.web]\nurl = "{url}"\n')
         plan = load(config, os.environ, {"data": str(folder / "data")}).plan

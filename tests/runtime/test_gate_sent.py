@@ -51,7 +51,9 @@ class Sending(ContractPlace):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sending]:
-    servers = {era: {"command": raw(f"{FEATURES},tasks", "--era", era)} for era in ("modern", "legacy")}
+    servers = {
+        era: {"command": raw(f"{FEATURES},tasks", "--era", era), "share": "node"} for era in ("modern", "legacy")
+    }
     folder = tmp_path_factory.mktemp("sent")
     async with contract_place(folder, {"new": servers["modern"], "old": servers["legacy"]}, ALSO) as made:
         yield Sending(made.node, made.clock)

@@ -25,8 +25,8 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]
     """Started for each test: a server remembers its level."""
     with serving(command("legacy")) as url:
         servers = f'[servers.web]\nurl = "{url}"\n'
-        servers += f'[servers.sse]\nurl = "{url.removesuffix("/mcp")}/sse"\ntransport = "sse"\n'
-        servers += f"[servers.pipe]\ncommand = {json.dumps(command('legacy'))}\n"
+        servers += f'[servers.sse]\nurl = "{url.removesuffix("/mcp")}/sse"\ntransport = "sse"\nshare = "node"\n'
+        servers += f'[servers.pipe]\nshare = "node"\ncommand = {json.dumps(command("legacy"))}\n'
         async with running(tmp_path_factory.mktemp("levels"), servers) as (node, clock):
             yield Place(node, clock)
 

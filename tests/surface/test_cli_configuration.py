@@ -160,7 +160,8 @@ def test_a_broken_configuration_is_refused_in_one_line(inline: Inline, tmp_path:
 
 SURFACE_CODES = """
 -32700 -32600 -32602 -32603 -32020 -32021 -32022 -32601 tool_not_found -32001 -32002 32002 tool_degraded
-subserver_unreachable link_busy relisting device_absent -32003 32003 budget_exceeded 32110 32111 32112 32113
+subserver_unreachable link_busy own_links_full relisting device_absent -32003 32003 budget_exceeded 32110 32111
+32112 32113
 32114 32115 32116 32117 32118 32119 namespace_conflict namespace_invalid registration_cycle split_brain
 authority_unverified authority_conflict session_unknown scope_denied route_mismatch link_insecure 32120 32121
 32122 32123 32124 32125 confirmation_unknown confirmation_expired confirmation_used proof_invalid

@@ -114,6 +114,9 @@ def _server(server: ServerPlan) -> dict[str, Any]:
             made["auth"] = None if reach.auth is None else _auth(reach.auth)
     if server.roots is not None:
         made["roots"] = [masked_text(str(path), server.secrets) for path in server.roots]
+    if isinstance(reach, Spawn):
+        made["max_processes"] = server.max_processes
+    made |= {"share": server.share, "idle_timeout_s": server.idle_timeout_s}
     return made | {"timeout_s": server.timeout_s, "tools": dict(server.classes)}
 
 

@@ -446,6 +446,12 @@ _LIMITS = keys_of(
         help="How many calls may wait for servers at once.",
     ),
     Key(
+        name="own_processes",
+        kind=Whole(low=1, high=100_000),
+        example=32,
+        help="How many processes principals and sessions may have of their own, at all servers together.",
+    ),
+    Key(
         name="sandbox_memory_mb",
         kind=Whole(low=16, high=1024**2),
         example=1024,

@@ -216,6 +216,7 @@ class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
 
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]
+Share = Literal["auto", "node", "principal", "session"]
 
 
 class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,6 +226,9 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[str, ...] = ()  # what ${env:NAME} put into `reach`; never shown
     timeout_s: float = 300  # of a call whose tool declares no latency class; progress sets the clock anew
     roots: tuple[Path, ...] | None = None  # the folders it may hear of; None: those among its arguments
+    share: Share = "auto"  # who uses one process or connection of it
+    max_processes: int = 16  # of clients' own
+    idle_timeout_s: float = 1800  # after which a client's own ends
 
 
 class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,6 +293,7 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
 class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes: int = 16 * 1024 * 1024
     calls_in_flight: int = 1024
+    own_processes: int = 64  # of clients' own, of all servers
     # Of each sandbox, unless a driver's runner says how much memory it needs:
     sandbox_memory_mb: int = 4096
     sandbox_processes: int = 2048  # and threads

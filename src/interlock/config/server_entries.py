@@ -32,6 +32,9 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
         secrets=tuple(dict.fromkeys(at.substituted)),
         timeout_s=values.get("timeout_s", SERVERS["timeout_s"].default),
         roots=values.get("roots", values.get("files")),
+        share=values.get("share", SERVERS["share"].default),
+        max_processes=values.get("max_processes", SERVERS["max_processes"].default),
+        idle_timeout_s=values.get("idle_timeout_s", SERVERS["idle_timeout_s"].default),
     )
 
 
@@ -77,6 +80,12 @@ def _auth_fault(values: dict[str, Any], at: At) -> bool:
             f"the client_secret in {at.title} goes to whatever authorization server the MCP server names first",
             'name the one it belongs to: issuer = "https://..."',
         )
+    if auth.per == "user" and values.get("share", "auto") not in ("auto", "principal"):
+        at.inside("share").wrong(
+            f"'share' in {at.title} cannot be '{values['share']}' beside auth per = 'user'",
+            "each user has a connection of their own: leave it out",
+        )
+        return True
     return False
 
 

@@ -4,10 +4,22 @@ import enum
 from typing import Final, get_args
 
 from interlock.config.addresses import Url
-from interlock.config.plan import Dial, ToolClass, ToolRule
+from interlock.config.plan import Dial, Share, ToolClass, ToolRule
 from interlock.config.record_types import AMOUNT, BUDGET, ENVIRONMENT, SERVER_AUTH
 from interlock.config.sections import Key, choices_of, keys_by_name, keys_of
-from interlock.config.value_types import Choice, Command, FilePath, Flag, Headers, Many, Seconds, Table, Text, Version
+from interlock.config.value_types import (
+    Choice,
+    Command,
+    FilePath,
+    Flag,
+    Headers,
+    Many,
+    Seconds,
+    Table,
+    Text,
+    Version,
+    Whole,
+)
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
 from interlock.protocol.ax.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
 from interlock.protocol.net.egress import ENTRY
@@ -144,6 +156,30 @@ SERVERS: Final = keys_by_name(
         default=300,
         example=900,
         help="How long a call may be silent whose tool declares no latency class. Progress starts it anew.",
+    ),
+    Key(
+        name="share",
+        beside=REACHES,
+        kind=Choice(values=get_args(Share)),
+        default="auto",
+        example="session",
+        help="Who uses one process or connection: all (node), a principal, a session. auto: all, until it matters.",
+    ),
+    Key(
+        name="max_processes",
+        beside=(*PROGRAMS, "docker"),
+        kind=Whole(low=1, high=10_000),
+        default=16,
+        example=4,
+        help="How many processes principals or sessions may have of their own.",
+    ),
+    Key(
+        name="idle_timeout_s",
+        beside=REACHES,
+        kind=Seconds(low=1, high=MONTH_S),
+        default=1800,
+        example=300,
+        help="How long the process or connection of a principal or session may be idle until it ends.",
     ),
     Key(
         name="tools",

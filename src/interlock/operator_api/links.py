@@ -59,6 +59,21 @@ class HeldToken(Struct, frozen=True, kw_only=True):
     expires_at: Annotated[str | None, Meta(description="When it ends; null: not known.")]
 
 
+class OwnLink(Struct, frozen=True, kw_only=True):
+    """A process or connection to a server that one principal or session has of its own."""
+
+    segment: Annotated[str, Meta(description="Its server's segment, with a suffix.")]
+    principal: Annotated[str, Meta(description="Whose it is.")]
+    per: Annotated[str, Meta(description="session: of one session of theirs; principal: of all that they do.")]
+    state: Annotated[str, Meta(description="As of a link.")]
+    reason: Annotated[str | None, Meta(description="Why it stands like this.")]
+    since: Annotated[str, Meta(description="Since when.")]
+    pid: Annotated[int | None, Meta(description="Its process, if this node started it.")]
+    in_flight: Annotated[int, Meta(description="Calls that are on their way.")]
+    calls: Annotated[int, Meta(description="Calls so far.")]
+    idle_s: Annotated[int, Meta(description="Seconds without a call under way, since one last began.")]
+
+
 class Link(Struct, frozen=True, kw_only=True):
     """One link, and how it stands. A child that has not registered yet has only the fields without a default."""
 
@@ -98,6 +113,8 @@ class Link(Struct, frozen=True, kw_only=True):
     latency_ms: Annotated[float | None, Meta(description="The median of its last calls.")] = None
     token: Annotated[HeldToken | None, Meta(description="The token the node has for it.")] = None
     consent: Annotated[bool, Meta(description="Whether it waits for a person to agree to a token.")] = False
+    own: Annotated[tuple[OwnLink, ...], Meta(description="What principals and sessions have of their own.")] = ()
+    own_because: Annotated[str | None, Meta(description="Why they do, where the node decided it.")] = None
     users: Annotated[int | None, Meta(description="Users with a connection of their own; null: all share one.")] = None
 
 

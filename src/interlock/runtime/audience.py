@@ -16,13 +16,14 @@ from interlock.protocol.ax.uris import bare_uri
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
-from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
+from interlock.protocol.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
 from interlock.runtime.calls.caller import Caller, ViewKey
+from interlock.runtime.calls.refusals import own_links_full
 from interlock.runtime.catalog.routes import RESOURCE_SCHEME
 from interlock.runtime.dispatch.client_tasks import Background
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link
+from interlock.runtime.links.link import Link, OwnLinksFull
 from interlock.runtime.links.log_level import Heard
 
 COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
@@ -70,7 +71,7 @@ class Audience:
             self.log_levels_changed()
         for (segment, uri), watchers in list(self._watching.items()):
             if member in watchers:
-                self.unwatch(member, segment, uri)
+                self._unwatch(member, segment, uri)
 
     # Resources
 
@@ -78,6 +79,14 @@ class Audience:
         """None once the member will be told; otherwise why the server refuses."""
         if member not in self.members:
             return Fault(INVALID_REQUEST, "the client has gone")
+        if link.own is not None and link.own.is_whole:
+            try:
+                own = await link.own.open(member.caller)
+            except OwnLinksFull as full:
+                return own_links_full(full.most)
+            link = own if isinstance(own, Link) else link
+            if member not in self.members:
+                return Fault(INVALID_REQUEST, "the client has gone")
         keeper = self._keepers.get(link.segment)
         if keeper is None:
             return Fault(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
@@ -96,7 +105,13 @@ class Audience:
         del self._watching[(segment, uri)]
         return True
 
-    def unwatch(self, member: Member, segment: str, uri: str) -> None:
+    def unwatch(self, member: Member, link: Link, uri: str) -> None:
+        """At the shared link, and at one of its own."""
+        own = link.own.links if link.own is not None else ()
+        for one in (link, *own):
+            self._unwatch(member, one.segment, uri)
+
+    def _unwatch(self, member: Member, segment: str, uri: str) -> None:
         keeper = self._keepers.get(segment)
         if self._forget(member, segment, uri) and keeper is not None:
             keeper.subscriptions.unsubscribe(uri)
@@ -113,7 +128,7 @@ class Audience:
                 continue
             for member, asked in list(watchers.items()):
                 bare = bare_uri(uri) if link.offer.is_aggregator else uri
-                shown = show_uri(link, uri) if asked.startswith(RESOURCE_SCHEME) else bare
+                shown = show_uri(link.shared or link, uri) if asked.startswith(RESOURCE_SCHEME) else bare
                 member.on_resource_updated(encode_value({**params, "uri": shown}))
 
     # Lists
@@ -171,34 +186,39 @@ class Audience:
     def log_levels_changed(self) -> list[Heard]:
         """What is to be waited for until every server has taken its level."""
         level = self.wanted_log_level()
-        heard = [keeper.log_level.set(level) for keeper in self._keepers.values()]
+        heard = [
+            keeper.log_level.set(level if keeper.link.client is None else keeper.link.client.log_level)
+            for keeper in self._keepers.values()
+        ]
         return [one for one in heard if one is not None]
 
     def log(self, link: ConnectedLink, params: Raw, with_tasks: set[str]) -> None:
         """Tells the members that asked for logs, unless it may belong to another principal's call or task."""
-        callers = link.principals() | with_tasks
+        callers = link.principals() | with_tasks if link.owner is None else {link.owner}
         if len(callers) > 1:
             self.unplaced_logs += 1
             return
         for member in list(self.members):
-            if not callers or member.caller.principal.name in callers:
+            if (not callers or member.caller.principal.name in callers) and link.client in (None, member.caller):
                 member.on_log(params)
 
-    def roots(self, link: ConnectedLink, request: Request) -> bool:
-        """A user's own server asks for roots outside of a call: of that user's client, if there is one with roots."""
-        if request.method != ROOTS_LIST:
+    def orphan_request(self, link: ConnectedLink, request: Request) -> bool:
+        """A client's own server asks outside of a call: its session; or for roots, of the one client of its user that
+        has some."""
+        capability = ASKED_OF_CLIENT.get(request.method)
+        if capability is None or (capability != "roots" and link.client is None):
             return False
         able = [
             asking
             for member in self.members
-            if member.caller.principal.name == link.owner and "roots" in member.caller.capabilities
-            if (asking := Background(member.caller)).reachable
+            if member.caller.principal.name == link.owner and link.client in (None, member.caller)
+            if capability in member.caller.capabilities and (asking := Background(member.caller)).reachable
         ]
         if len(able) == 1:
             link.entrust(request, able[0])
-        else:
+        elif capability == "roots":
             link.respond_roots(request)
-        return True
+        return len(able) == 1 or capability == "roots"
 
     def elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
         """The id in it was made for one client; the others do not know it and ignore it, as MCP asks."""
@@ -214,10 +234,9 @@ class Audience:
             if member.caller.principal.name == principal:
                 member.tell_legacy(message)
 
-    def roots_changed(self, principal: str) -> None:
-        """A client's roots changed: servers of that user's own will ask again; those that all share are not told."""
+    def roots_changed(self, caller: Caller) -> None:
+        """A client's roots changed: servers of its own will ask again; those that all share are not told."""
         for keeper in self._keepers.values():
-            per_user = keeper.link.per_user
-            for link in (keeper.link, *(per_user.links if per_user is not None else ())):
-                if isinstance(link, ConnectedLink) and link.owner == principal and not link.modern:
-                    link.notify(ROOTS_CHANGED)
+            link = keeper.link
+            if link.owner == caller.principal.name and link.client in (None, caller) and not link.modern:
+                link.notify(ROOTS_CHANGED)

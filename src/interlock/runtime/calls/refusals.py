@@ -16,6 +16,13 @@ BUSY: Final = Fault(
     TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
 )
 
+
+def own_links_full(most: int) -> Fault:
+    """`most`: how many links of their own the clients of a server, or of all servers, may have."""
+    data = {"reason": "own_links_full", "limit": most, "outcome": "not_sent", "retry_after_ms": 60_000}
+    return Fault(TOOL_DEGRADED, "tool_degraded", data)
+
+
 RELISTED: Final = Fault(
     TOOL_DEGRADED, "tool_degraded", {"reason": "relisting", "outcome": "not_sent", "retry_after_ms": 0}
 )

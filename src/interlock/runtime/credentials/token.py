@@ -73,7 +73,7 @@ class TokenHolder:
         self.principal = principal
         self.title = segment if not principal else f"{segment}, for {principal},"
         self.line = b""
-        self._on_line: Callable[[], None] = lambda: None
+        self._on_line: list[Callable[[], None]] = []
         self._services = services
         self._plan = dial.auth or OAuthPlan()
         self._server = server_resource(dial.url)
@@ -108,7 +108,15 @@ class TokenHolder:
 
     def subscribe(self, on_line: Callable[[], None]) -> None:
         """`on_line`: there is another token, or none any more."""
-        self._on_line = on_line
+        self._on_line.append(on_line)
+
+    def unsubscribe(self, on_line: Callable[[], None]) -> None:
+        if on_line in self._on_line:
+            self._on_line.remove(on_line)
+
+    def _tell_line(self) -> None:
+        for on_line in self._on_line[:]:
+            on_line()
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -316,7 +324,7 @@ class TokenHolder:
         self._given_at = self._replaced_at = float("-inf")
         self._arm(None)
         await self._services.records.drop_grant(self.segment, self.principal)
-        self._on_line()
+        self._tell_line()
 
     def _adopt(self, grant: Grant, *, given: bool, lifetime_s: float | None = None) -> None:
         self._grant, self._loaded, self._failures, self.waits_for_consent = grant, True, 0, False
@@ -328,7 +336,7 @@ class TokenHolder:
             self._arm(left - min(LEAD_S_MAX, (lifetime_s or left) * LEAD_SHARE))
         else:
             self._arm(None)
-        self._on_line()
+        self._tell_line()
 
     # Before it ends
 

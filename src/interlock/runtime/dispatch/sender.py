@@ -23,7 +23,7 @@ from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.check import CheckNumber, Refuse
 from interlock.runtime.calls.failures import answer_failures
 from interlock.runtime.calls.guard import Admitted, Guard
-from interlock.runtime.calls.refusals import BUSY, HELD, NOT_FOUND
+from interlock.runtime.calls.refusals import BUSY, HELD, NOT_FOUND, own_links_full
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.credentials.consents import Consent
@@ -33,7 +33,7 @@ from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.checks.send import forbid_resending
 from interlock.runtime.dispatch.handler import Handler
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link, PerUser, UsersFull
+from interlock.runtime.links.link import Link, Own, OwnLinksFull
 from interlock.runtime.links.unauthorized_retry import unauthorised
 from interlock.store.ports import StoreError
 
@@ -63,11 +63,12 @@ class Sender(Handler):
         self._waiting = BackgroundTasks()
 
     def go(self, call: Call, link: Link) -> Call:
-        if link.per_user is not None:
-            own = link.per_user.ready(call.caller.principal.name)
+        if link.own is not None:
+            own = link.own.ready(call.caller)
             if own is None:
-                return self._go_over_user_link(call, link, link.per_user)
-            link = own
+                return self._go_over_own_link(call, link, link.own)
+            if own is not link:
+                link, call.after = own, self._tell_level(call, own)
         verdict = self.guard.admit(call, link)
         if isinstance(verdict, Admitted):
             if call.after is None:
@@ -118,28 +119,30 @@ class Sender(Handler):
         if is_released:
             forbid_resending(call, link)
 
-    # Servers that want to know their users
+    # Clients' own links
 
-    def _go_over_user_link(self, call: Call, link: Link, per_user: PerUser) -> Call:
+    def _go_over_own_link(self, call: Call, link: Link, own: Own) -> Call:
         refused = self.guard.maybe_refusal(call, link, CheckNumber.AVAILABILITY)
         if refused is not None:
             return self._refuse(call, refused)
         if self._availability.is_full(link):
             return self.refuse(call, BUSY)
         self._register(call, link)
-        self._waiting.begin(answer_failures(call, self._send_over_user_link(call, link, per_user)))
+        self._waiting.begin(answer_failures(call, self._send_over_own_link(call, link, own)))
         return call
 
-    async def _send_over_user_link(self, call: Call, link: Link, per_user: PerUser) -> None:
-        """The user's link is not up: bring it up, or send the user to the page where they can agree to it."""
+    async def _send_over_own_link(self, call: Call, link: Link, own: Own) -> None:
+        """The client's link is not up: bring it up, or send its user to the page where they can agree to it."""
+        if call.done:
+            return
         try:
-            found = await per_user.open(call.caller.principal.name)
+            found = await own.open(call.caller)
         except (Unobtainable, StoreError) as error:
             log.warning("link %s: no token for %s: %s", link.segment, call.caller.principal.name, error)
             call.on_failed(unauthorised(link.segment), Outcome.REFUSED)
             return
-        except UsersFull:
-            call.on_failed(BUSY, Outcome.REFUSED)
+        except OwnLinksFull as full:
+            call.on_failed(own_links_full(full.most), Outcome.REFUSED)
             return
         if call.done:
             return
@@ -150,6 +153,9 @@ class Sender(Handler):
         link.booked -= 1
         found.booked += 1
         call.booked = found
+        heard = self._tell_level(call, found)
+        if heard is not None:
+            await asyncio.wait((heard,))
         await self._settle(call, found, verdict)
 
     # Refusals

@@ -55,7 +55,7 @@ class TaskMaking(Call, eq=False, kw_only=True):
         if era is Era.MODERN and not declares_tasks(self.meta[META_CAPABILITIES]):
             return bad_task("a task for a client that takes none")
         route = cast(Route, self.route)
-        link = cast(ConnectedLink, route.link)  # no other makes tasks
+        link = cast(ConnectedLink, self.link)  # no other makes tasks
         task = self.tasks.make(self.caller, link, route, made.facts)
         if task is None:
             cancel_task(link, made.facts.id)

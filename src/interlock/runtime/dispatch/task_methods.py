@@ -57,7 +57,7 @@ ABOUT: Final = {
 
 
 class Keepers(Protocol):
-    def __getitem__(self, segment: str, /) -> Keeper: ...
+    def get(self, segment: str, /) -> Keeper | None: ...
 
 
 class TaskMethods:
@@ -158,7 +158,7 @@ class TaskMethods:
     def _may_use(self, caller: Caller, task: Task) -> bool:
         """What a caller may not call, or not here, it may not ask about either."""
         key = caller.key
-        return key.only in (None, task.link.segment) and self._dispatch.view(key).may_see(task.route)
+        return key.only in (None, task.route.link.segment) and self._dispatch.view(key).may_see(task.route)
 
     # Listing (2025-11-25)
 
@@ -228,7 +228,8 @@ class TaskMethods:
         for segment, tasks in wanted.items():
             for task in tasks:
                 self._news.watch(task, listener)
-            told = await self._keepers[segment].task_listening.watch({task.theirs for task in tasks})
+            keeper = self._keepers.get(segment)
+            told = await keeper.task_listening.watch({task.theirs for task in tasks}) if keeper is not None else ()
             agreed += [task.id for task in tasks if task.theirs in told]
             self._unwatch([task for task in tasks if task.theirs not in told], listener)
         return agreed
@@ -242,7 +243,9 @@ class TaskMethods:
             if self._news.unwatch(task, listener):
                 unheard.setdefault(task.link.segment, set()).add(task.theirs)
         for segment, ids in unheard.items():
-            self._keepers[segment].task_listening.unwatch(ids)
+            keeper = self._keepers.get(segment)
+            if keeper is not None:
+                keeper.task_listening.unwatch(ids)
 
 
 class Answer(Protocol):
@@ -255,7 +258,7 @@ def offers(view: View, era: Era) -> bool:
 
 
 def _makes_tasks_for_users(link: Link) -> bool:
-    facts = link.facts if link.per_user is not None else None
+    facts = link.facts if link.own is not None and not link.own.is_whole else None
     return facts is not None and offers_tasks(facts.capabilities, facts.era)
 
 

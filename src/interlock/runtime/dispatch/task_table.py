@@ -109,7 +109,7 @@ class Tasks:
         if known is not None:  # a server that forgot what it has made: the old id must not show the new task
             self._retire(known)
         self._made += 1
-        task_id = f"{link.segment}.{self._run}{secrets.token_urlsafe(18)}"
+        task_id = f"{route.link.segment}.{self._run}{secrets.token_urlsafe(18)}"
         task = Task(task_id, self._made, link, facts.id, route, caller)
         task.made_at = self._clock.now()
         self.by_id[task_id] = self._theirs[link.segment, facts.id] = task
@@ -169,6 +169,13 @@ class Tasks:
     def lost(self, task: Task) -> None:
         """The server no longer knows it."""
         self._set_live(task, live=False)
+
+    def lose_all(self, link: ConnectedLink) -> None:
+        """The link is gone for good."""
+        for task in [task for task in self.by_id.values() if task.link is link]:
+            self._set_live(task, live=False)
+            self._cut(task)
+        self._live.pop(link.segment, None)
 
     def _tidy(self) -> None:
         now = self._clock.now()

@@ -198,6 +198,9 @@ class TaskNews(TaskEvents):
 
         return renamed_related(related, theirs)
 
+    def on_link_ended(self, link: ConnectedLink) -> None:
+        self._tasks.lose_all(link)
+
     def of_others(self, link: ConnectedLink, principals: set[str]) -> bool:
         return not self._tasks.principals(link) <= principals
 

@@ -242,7 +242,7 @@ class LegacyFront:
         found = self._dispatch.view(session.caller.key).find_resource(uri)
         if isinstance(found, list):
             return resource_not_found(uri, found, Era.LEGACY)
-        self._audience.unwatch(session, found[0].segment, found[1])
+        self._audience.unwatch(session, *found)
         return EMPTY_RESULT
 
     def _notification(self, session: Session, message: Notification) -> None:
@@ -252,7 +252,7 @@ class LegacyFront:
             if call is not None:
                 call.cancel(maybe_string(params.get("reason")) or "cancelled by the client")
         elif message.method == ROOTS_CHANGED:
-            self._audience.roots_changed(session.caller.principal.name)
+            self._audience.roots_changed(session.caller)
         elif message.method == TASK_STATUS:
             self._asked.on_status(session.caller, message.params)
 

@@ -67,7 +67,7 @@ from interlock.protocol.mcp.roots import encode_roots, hold_answers_untrusted, h
 from interlock.protocol.mcp.tasks import offers_tasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
-from interlock.runtime.calls.caller import Asking
+from interlock.runtime.calls.caller import Asking, Caller
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.calls.refusals import BUSY
 from interlock.runtime.links.link import Link, ServerFacts
@@ -92,6 +92,7 @@ class ConnectedLink(Link):
     session = b""
     reach: Spawn | Dial | None = None  # where the node finds the server; None: it comes to the node
     owner: str | None = None  # the one principal whose own process or session it is; None: it is shared
+    client: Caller | None = None  # the one session whose own it is
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class ConnectedLink(Link):
     @property
     def task_call_type(self) -> CallFactory:  # type: ignore[override]
         tasks = self.events.tasks
-        return tasks.call_type if self.per_user is None else tasks.per_user_call_type
+        return tasks.call_type if self.own is None or self.own.is_whole else tasks.per_user_call_type
 
     # What goes out
 
@@ -397,15 +398,21 @@ class ConnectedLink(Link):
             self._refuse(request, "a 2026-07-28 server sends no requests")
             return
         if request.method == ROOTS_LIST and self.owner is None:
+            self.on_asked(request.method)
             self.respond_roots(request)  # one client's roots must not move what all others reach
             return
         if self.events.tasks.on_task_request(self, request, origin):
             return
+        if not isinstance(origin, Call):
+            self.on_asked(request.method)
         pending = self.whose(origin)
         if isinstance(pending, Call):
             self.entrust(request, pending)
         elif not self.events.on_orphan_request(self, request):
             self._refuse(request, "the client this is for cannot be told from others with calls under way")
+
+    def on_asked(self, method: str) -> None:
+        """The server asks a client, and nothing but the calls under way says which."""
 
     def respond_roots(self, request: Request) -> None:
         """The operator's folders, whatever clients have."""
@@ -556,9 +563,9 @@ class ConnectedLink(Link):
 
     def greeted(self, facts: ServerFacts) -> None:
         super().greeted(facts)
-        # A task is asked about over the link it was made on, and a user's link ends when it is idle.
-        self.tasks = self.per_user is None and offers_tasks(facts.capabilities, facts.era)
-        makes_others = self.modern and (self.tasks or self.per_user is not None)
+        is_whole = self.own is None or self.own.is_whole
+        self.tasks = is_whole and offers_tasks(facts.capabilities, facts.era)
+        makes_others = self.modern and (self.tasks or not is_whole)
         self.call_type = self.task_call_type if makes_others else Call
         self.connection += 1
         self.noise.begin(GARBAGE_MAX)

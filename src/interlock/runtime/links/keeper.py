@@ -43,6 +43,7 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.protocol.oauth.www_authenticate import read_challenge_untrusted
 from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.calls.call import Call
 from interlock.runtime.credentials.token import Denied, TokenHolder
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectFailed, Connector, ConnectorParts, Loss
@@ -87,6 +88,7 @@ class Keeper(PassedOnEvents):
     is_offered = True  # what its server lists is offered to clients as it is
     reads: tuple[str, ...] = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)  # which of its lists
     wakes_after_s = WAKE_LEAST_S, WAKE_FAILED_S
+    closes_holder = True  # its token is its own
 
     def __init__(
         self,
@@ -159,7 +161,9 @@ class Keeper(PassedOnEvents):
         except TimeoutError:
             log.warning("link %s: did not stop within %g s", self.link.segment, STOP_S)
         if self.holder is not None:
-            await self.holder.close()
+            self.holder.unsubscribe(self._on_credential)
+            if self.closes_holder:
+                await self.holder.close()
         self.link.stand(LinkState.STOPPED, None)
         self._let_go_of_link()
 
@@ -198,6 +202,14 @@ class Keeper(PassedOnEvents):
         self._clear_wake()
         self._usable.clear()
         self.lose(IDLE)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call, task or subscription would be lost if it ended now. Our own listening does not count."""
+        link = self.link
+        if link.booked or link.suspended or self.subscriptions.uris or link.events.tasks.of_others(link, set()):
+            return True
+        return any(isinstance(pending, Call) for pending in link.in_flight.values())
 
     @property
     def contracts(self) -> int | None:

@@ -29,6 +29,7 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import RETRY_AFTER_MS, LinkState, Outlook, Standing
 from interlock.runtime.calls.budgets import Account
 from interlock.runtime.calls.call import Call, CallFactory, Pending
+from interlock.runtime.calls.caller import Caller
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.links.link_events import LinkEvents
@@ -49,23 +50,36 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     greeted: bool = True  # False: it answers no greeting, and serves all the same
 
 
-class UsersFull(Exception):
-    """There is no room for another user's link: all that could make room have calls under way."""
+class OwnLinksFull(Exception):
+    """There is no room for another link of a client's own: none of those there are may end."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.most = most
 
 
-class PerUser(Protocol):
-    """Every user's own link to a server that wants to know them."""
+class Own(Protocol):
+    """The links of their own that clients have to one server."""
 
-    def ready(self, principal: str) -> "Link | None":
-        """The user's link, when it can be used at once; it counts as used."""
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that a client does goes over its link, and not only its calls."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why they have them, where the node decided it."""
+
+    def ready(self, caller: Caller) -> "Link | None":
+        """The client's link, when it can be used at once, and it counts as used; the shared one for a client that is
+        to use that."""
 
     def maybe_usable(self, principal: str) -> "Link | None":
-        """The same, only looked at."""
+        """The link of a principal, only looked at."""
 
-    async def open(self, principal: str) -> "Link | Consent":
-        """The same, however long it takes; or what the user has to agree to first.
+    async def open(self, caller: Caller) -> "Link | Consent":
+        """The client's link, however long it takes; or what its user has to agree to first.
 
-        Raises Unobtainable, StoreError, UsersFull.
+        Raises Unobtainable, StoreError, OwnLinksFull.
         """
 
     @property
@@ -99,7 +113,8 @@ class Link:
         self.calls = 0
         self.errors = 0
         self.latencies: deque[float] = deque(maxlen=LATENCIES_MAX)
-        self.per_user: PerUser | None = None  # each user's own link to the same server, where they have their own
+        self.own: Own | None = None  # clients' own links to the same server, where they have such
+        self.shared: Link | None = None  # of a client's own link: the one that the catalog shows
         self._clock = clock
 
     def send(self, admitted: Admitted[Call]) -> None:

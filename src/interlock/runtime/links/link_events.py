@@ -24,7 +24,10 @@ class TaskEvents:
     """What a link says of tasks, and asks of the node that keeps them; here, for a node that knows of none."""
 
     call_type: CallFactory = Call  # of a tools/call that may become a task
-    per_user_call_type: CallFactory = Call  # of one over a user's own link, which may not
+    per_user_call_type: CallFactory = Call  # of one over a link with its user's token, which may not
+
+    def on_link_ended(self, link: "ConnectedLink") -> None:
+        """A link that will not come back; whatever ran at its server ended with it."""
 
     def on_task_status(self, link: "ConnectedLink", params: Raw) -> None: ...
 

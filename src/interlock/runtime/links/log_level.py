@@ -20,14 +20,14 @@ class LogLevel:
     def __init__(self, link: ConnectedLink) -> None:
         self._link = link
         self._level: str | None = None
-        self._of_sessions: str | None = None
+        self.of_sessions: str | None = None
         self._of_requests: str | None = None  # of 2026-07-28, each of which names its own
         self._heard: Heard | None = None
 
     def set(self, level: str | None) -> Heard | None:
         """What sessions want; None: nothing. Done when the server has taken what it was told, or had its time; None
         when it has already."""
-        self._of_sessions = level
+        self.of_sessions = level
         return self._settle()
 
     def want(self, level: str) -> Heard | None:
@@ -38,7 +38,7 @@ class LogLevel:
         return self._settle()
 
     def _settle(self) -> Heard | None:
-        wanted = [level for level in (self._of_sessions, self._of_requests) if level is not None]
+        wanted = [level for level in (self.of_sessions, self._of_requests) if level is not None]
         level = min(wanted, key=lambda one: LOG_RANK[one]) if wanted else None
         if level is None and self._level is not None:
             level = QUIET

@@ -2,12 +2,22 @@
 
 import os
 from pathlib import Path
+from typing import Protocol
 
 from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.runtime.base.clock import Clock
+from interlock.runtime.calls.caller import Caller
 from interlock.runtime.links.connected_link import ConnectedLink
-from interlock.runtime.links.link import PerUser
+from interlock.runtime.links.link import Link, Own, ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
+
+
+class Sharing(Protocol):
+    """Decides whether a server's clients get links of their own (`share = "auto"`)."""
+
+    def maybe_own(self, link: "ServerLink", facts: ServerFacts) -> Own | None: ...
+
+    def on_asked(self, link: "ServerLink", method: str) -> Own | None: ...
 
 
 class ServerLink(ConnectedLink):
@@ -18,9 +28,13 @@ class ServerLink(ConnectedLink):
         clock: Clock,
         *,
         vendor_meta: bool,
-        per_user: PerUser | None = None,
+        own: Own | None = None,
+        sharing: Sharing | None = None,
+        shared: Link | None = None,
         owner: str | None = None,
+        client: Caller | None = None,
     ) -> None:
+        """`own` or `sharing`: of a link that all share. `shared`, `owner`, `client`: of one that somebody owns."""
         is_dialled = isinstance(plan.reach, Dial)
         super().__init__(
             plan.segment,
@@ -34,8 +48,20 @@ class ServerLink(ConnectedLink):
         self.reach = plan.reach
         self.classes = plan.classes
         self.timeout_s = plan.timeout_s
-        self.per_user = per_user
+        self.own = own
+        self.shared = shared
         self.owner = owner
+        self.client = client
+        self._sharing = sharing
+
+    def greeted(self, facts: ServerFacts) -> None:
+        if self._sharing is not None:
+            self.own = self._sharing.maybe_own(self, facts)
+        super().greeted(facts)
+
+    def on_asked(self, method: str) -> None:
+        if self._sharing is not None:
+            self.own = self._sharing.on_asked(self, method)
 
     def allowed_folders(self) -> tuple[str, ...]:
         roots = self.plan.roots

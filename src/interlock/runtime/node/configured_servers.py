@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from interlock.config.plan import Dial, Plan, ServerPlan
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.feed import AsyncFeed
+from interlock.runtime.calls.caller import Caller
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.links.connected_link import ConnectedLink
@@ -17,8 +18,10 @@ from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
-from interlock.runtime.links.per_user import UserLinks
 from interlock.runtime.links.server_link import ServerLink
+from interlock.runtime.own_links.asking_memory import AskingMemory
+from interlock.runtime.own_links.pool import OwnLinks, ProcessRoom
+from interlock.runtime.own_links.sharing import AutoSharing
 
 
 class Servers:
@@ -31,10 +34,15 @@ class Servers:
         connector_parts: ConnectorParts,
         credentials: CredentialService,
         ruled: AsyncFeed[str],
+        room: ProcessRoom,
+        asking: AskingMemory,
     ) -> None:
-        """`ruled`: the segment of a tool of which an operator said something new."""
+        """`ruled`: the segment of a tool of which an operator said something new. `room`: for processes of clients'
+        own."""
         self._current = current
-        self.per_user: dict[str, UserLinks] = {}  # by segment, of servers with a link for each user
+        self.own: dict[str, OwnLinks] = {}  # by segment, of servers whose clients may have links of their own
+        self._room = room
+        self._asking = asking
         self._link_events = link_events
         self._keepers = keepers
         self._catalog = catalog
@@ -52,6 +60,10 @@ class Servers:
         await asyncio.gather(*(self._remove(one) for one, server in was.items() if now.get(one) != server))
         self._add(new, [server for one, server in now.items() if was.get(one) != server])
 
+    def end_session(self, caller: Caller) -> None:
+        for own in self.own.values():
+            own.end_session(caller)
+
     async def restock(self) -> None:
         """The rules for tools changed: what every server offers is looked at again."""
         for keeper in list(self._keepers.values()):
@@ -59,7 +71,7 @@ class Servers:
                 await self._catalog.stock_again(keeper.link, keeper.listing)
 
     async def close(self) -> None:
-        await asyncio.gather(*(links.stop() for links in self.per_user.values()))
+        await asyncio.gather(*(links.stop() for links in self.own.values()))
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
 
     async def _restock_one(self, segment: str) -> None:
@@ -84,13 +96,27 @@ class Servers:
         events, clock = self._link_events, self._connector_parts.clock
         reach = server.reach
         holder = self._credentials.holder(server.segment, reach) if isinstance(reach, Dial) else None
-        per_user: UserLinks | None = None
+        token_of = None
         if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
-            holder_for = functools.partial(self._credentials.holder_for, holder, reach)
-            per_user = UserLinks(server, self._connector_parts, events, holder_for, vendor_meta=vendor_meta)
-            self.per_user[server.segment] = per_user
+            token_of = functools.partial(self._credentials.holder_for, holder, reach)
+        own: OwnLinks | None = None
+        if server.share != "node" or token_of is not None:
+            own = self.own[server.segment] = OwnLinks(
+                server,
+                self._connector_parts,
+                events,
+                self._keepers,
+                self._room,
+                per="principal" if server.share == "principal" or token_of is not None else "session",
+                vendor_meta=vendor_meta,
+                holder=holder,
+                token_of=token_of,
+            )
+        sharing = None
+        if own is not None and server.share == "auto" and token_of is None:
+            sharing, own = AutoSharing(own, self._asking), None
         keeper = self._keepers[server.segment] = Keeper(
-            lambda keeper: ServerLink(server, keeper, clock, vendor_meta=vendor_meta, per_user=per_user),
+            lambda keeper: ServerLink(server, keeper, clock, vendor_meta=vendor_meta, own=own, sharing=sharing),
             self._connector_parts,
             self.stock,
             events,
@@ -102,9 +128,9 @@ class Servers:
         """Its tools leave the lists first, so that no client calls what is going away."""
         keeper = self._keepers[segment]
         self._catalog.drop(keeper.link)
-        per_user = self.per_user.pop(segment, None)
-        if per_user is not None:
-            await per_user.stop()
+        own = self.own.pop(segment, None)
+        if own is not None:
+            await own.stop()
         await keeper.stop()
         if self._keepers.get(segment) is keeper:
             del self._keepers[segment]

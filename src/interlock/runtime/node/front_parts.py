@@ -66,6 +66,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
     def on_session_ended(session: Session) -> None:
         calls.audience.leave(session)
         calls.client_tasks.forget(session.caller)
+        links.servers.end_session(session.caller)
 
     sessions = Sessions(clock, plan.mcp.session_idle_s, on_session_ended)
     lists = ListCache(calls.catalog, calls.keepers, clock, plan.ax.list_ttl_s)

@@ -67,7 +67,7 @@ class NodeLinkEvents(LinkEvents):
         return self._budgets.charge_questions(link, asking.caller)
 
     def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:
-        return self._audience.roots(link, request)
+        return self._audience.orphan_request(link, request)
 
     def on_client_roots(self, link: ConnectedLink, caller: Caller, held: HeldRoots) -> None:
         self._recorder.add_line(_roots_line(self._clock.wall(), link, caller, held))

@@ -20,6 +20,8 @@ from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.configured_servers import Servers
 from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.own_links.asking_memory import AskingMemory
+from interlock.runtime.own_links.pool import ProcessRoom
 from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.runtime.trust.authority_proofs import Proofs
 
@@ -28,6 +30,7 @@ class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
     credentials: CredentialService
     reaper: OrphanReaper
     eras: EraMemory
+    asking: AskingMemory
     connector_parts: ConnectorParts  # what connecting to a server takes
     servers: Servers
     subtree: Feed[tuple[str, ...]]  # the ids of the aggregators below this node
@@ -54,7 +57,7 @@ def make_link_parts(
     addresses = stores.addresses
     credentials = CredentialService(plan.data, clock, plan.node.name, addresses)
     reaper = OrphanReaper()
-    eras = EraMemory(kv, clock)
+    eras, asking = EraMemory(kv, clock), AskingMemory(kv, clock)
     connector_parts = ConnectorParts(
         packages=plan.data / "packages",
         may_build_sources=lambda: stores.current.plan.drivers.allow_unverified_install,
@@ -99,6 +102,7 @@ def make_link_parts(
         credentials=credentials,
         reaper=reaper,
         eras=eras,
+        asking=asking,
         connector_parts=connector_parts,
         servers=Servers(
             stores.current,
@@ -108,6 +112,8 @@ def make_link_parts(
             connector_parts,
             credentials,
             approvals.ruled,
+            ProcessRoom(lambda: stores.current.plan.limits.own_processes),
+            asking,
         ),
         subtree=subtree,
         registrar=registrar,

@@ -95,6 +95,7 @@ class Node:
             stores.tokens,
             links.credentials,
             links.eras,
+            links.asking,
             self._sockets,
             fronts.bearers,
             self._endpoints,

@@ -64,7 +64,7 @@ def make_operations(
             reload=lambda: reload.status() if reload is not None else None,
         ),
         passkeys=approvals.passkeys,
-        secrets=SecretOperations(links.credentials, calls.keepers, links.servers.per_user, drivers.drivers),
+        secrets=SecretOperations(links.credentials, calls.keepers, links.servers.own, drivers.drivers),
         tokens=TokenOperations(stores.tokens, fronts.public.dismiss_unwelcome),
         tools=ToolOperations(calls.catalog, approvals.definitions, calls.approvals, drivers.contracts, explain),
     )

@@ -9,6 +9,7 @@ from interlock.operator_api.links import (
     LinkLog,
     Links,
     LogLine,
+    OwnLink,
     Registration,
     ReleasedSegment,
     RestartedLink,
@@ -30,6 +31,7 @@ from interlock.runtime.catalog.subtree import below
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
+from interlock.runtime.own_links.keeper import OwnKeeper
 
 Keepers = Mapping[str, Keeper]
 
@@ -57,7 +59,8 @@ class LinkOperations:
             for segment, child in self._children.waiting.items()
             if segment not in self._keepers
         ]
-        return Links(links=(*(self._link(keeper) for keeper in self._keepers.values()), *waiting))
+        shown = [keeper for keeper in self._keepers.values() if keeper.link.shared is None]
+        return Links(links=(*(self._link(keeper) for keeper in shown), *waiting))
 
     def get(self, segment: str) -> LinkView:
         return self._link(find_keeper(self._keepers, segment))
@@ -87,7 +90,8 @@ class LinkOperations:
 
     def _link(self, keeper: Keeper) -> LinkView:
         link = keeper.link
-        links: list[Link] = [link, *(link.per_user.links if link.per_user is not None else ())]
+        own = [one for one in self._keepers.values() if isinstance(one, OwnKeeper) and one.link.shared is link]
+        links: list[Link] = [link, *(one.link for one in own)]
         facts = link.facts
         namespace = self._catalog.namespace
         items = next((s for s in namespace.link_items if s.link is link), None)
@@ -125,7 +129,24 @@ class LinkOperations:
             latency_ms=round(_median(link.latencies) * 1000, 3) if link.latencies else None,
             token=_held(keeper),
             consent=keeper.holder is not None and keeper.holder.waits_for_consent,
-            users=len(link.per_user.links) if link.per_user is not None else None,
+            users=len(own) if link.own is not None and not link.own.is_whole else None,
+            own=tuple(self._own_link(one) for one in own) if link.own is None or link.own.is_whole else (),
+            own_because=link.own.reason if link.own is not None else None,
+        )
+
+    def _own_link(self, keeper: OwnKeeper) -> OwnLink:
+        link = keeper.link
+        return OwnLink(
+            segment=link.segment,
+            principal=link.owner or "",
+            per="session" if link.client is not None else "principal",
+            state=link.standing.state.value,
+            reason=link.standing.reason,
+            since=rfc3339(link.standing.since_wall),
+            pid=link.pid,
+            in_flight=link.booked,
+            calls=link.calls,
+            idle_s=int(keeper.idle_s),
         )
 
     def _registration(self, link: Link) -> Registration | UnsetType:

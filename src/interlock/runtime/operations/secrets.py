@@ -6,19 +6,19 @@ from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, Store
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.credentials.service import BadSecretName, CredentialService, referenced_secrets
 from interlock.runtime.drivers.registry.service import Drivers
-from interlock.runtime.links.per_user import UserLinks
 from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.operations.links import Keepers
+from interlock.runtime.own_links.pool import OwnLinks
 from interlock.store.sqlite.secrets import Kind
 
 
 class SecretOperations:
     def __init__(
-        self, credentials: CredentialService, keepers: Keepers, per_user: Mapping[str, UserLinks], drivers: Drivers
+        self, credentials: CredentialService, keepers: Keepers, own: Mapping[str, OwnLinks], drivers: Drivers
     ) -> None:
         self._credentials = credentials
         self._keepers = keepers
-        self._per_user = per_user
+        self._own = own
         self._drivers = drivers
 
     async def list_all(self) -> Secrets:
@@ -58,8 +58,8 @@ class SecretOperations:
         if keeper is None or keeper.holder is None:
             return
         if principal:
-            if segment in self._per_user:
-                await self._per_user[segment].forget(principal)
+            if segment in self._own:
+                await self._own[segment].forget(principal)
             return
         await keeper.holder.forget()
         await keeper.restart()

@@ -8,6 +8,7 @@ from interlock.runtime.calls.check import CheckNumber, Refuse, Said, Verdict
 from interlock.runtime.calls.refusals import BUSY, maybe_unusable
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Own
 
 
 class AvailabilityCheck:
@@ -52,12 +53,12 @@ class AvailabilityCheck:
     def explain(self, route: Route, caller: Principal) -> Verdict:
         link = route.link
         verdict: Said
-        own = link.per_user.maybe_usable(caller.name) if link.per_user is not None else None
+        own = link.own.maybe_usable(caller.name) if link.own is not None else None
         if own is not None:
             link = own
         standing, outlook = link.standing, link.maybe_outlook(route.original)
-        if link.per_user is not None and not self.is_full(link):
-            verdict, reason = "later", f"the call opens a connection of {caller.name}'s own, or asks for consent"
+        if link.own is not None and not self.is_full(link):
+            verdict, reason = "later", _explain_own(link.own, caller.name)
         elif maybe_unusable(standing) is not None:
             reason = standing.reason or standing.state.value
             verdict = "later" if self.may_return_soon(link) else "refuse"
@@ -72,3 +73,10 @@ class AvailabilityCheck:
 
     def is_full(self, link: CallLink) -> bool:
         return link.booked >= self.calls_max
+
+
+def _explain_own(own: Own, caller: str) -> str:
+    if not own.is_whole:
+        return f"the call opens a connection of {caller}'s own, or asks for consent"
+    because = f" ({own.reason})" if own.reason is not None else ""
+    return f"the call goes over a link of the client's own{because}"

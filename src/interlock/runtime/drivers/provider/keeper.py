@@ -19,7 +19,6 @@ from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Asking
 from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.drivers.workspace.tamper_check import BROKEN, WORDS, TamperCheck
@@ -108,13 +107,6 @@ class DriverKeeper(Keeper):
             return False
         ttl_s = self.listing.tools.ttl_s
         return ttl_s is None or self._connector_parts.clock.now() - self.listed_at["tools"] < max(LEAST_TTL_S, ttl_s)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a call or subscription would be lost if it ended now. Our own listening for news does not count."""
-        link = self.link
-        calls = any(isinstance(pending, Call) for pending in link.in_flight.values())
-        return calls or bool(link.booked or link.suspended or self.subscriptions.uris)
 
     async def come_up(self) -> bool:
         """Wait until the server can be used, or a series of attempts failed."""

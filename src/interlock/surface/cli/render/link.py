@@ -6,10 +6,10 @@ from datetime import datetime
 from msgspec import UNSET
 from rich.text import Text
 
-from interlock.operator_api.links import Link, Registration
+from interlock.operator_api.links import Link, OwnLink, Registration
 from interlock.surface.cli.render.budgets import budget_style, budget_text
 from interlock.surface.cli.render.tree import state_text
-from interlock.surface.cli.terminal.text import count, latency, local_time, one_line, since
+from interlock.surface.cli.terminal.text import count, duration, latency, local_time, one_line, since
 
 LABEL_WIDTH = 13
 
@@ -57,6 +57,10 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
         lines += labelled_lines("token", ends, width)
     if link.users is not None:
         lines += labelled_lines("users", f"{count(link.users, 'user')} connected, each with their own token", width)
+    if link.own_because:
+        lines += labelled_lines("not shared", f"{one_line(link.own_because)}: clients get links of their own", width)
+    for number, own in enumerate(link.own):
+        lines += labelled_lines("own links" if number == 0 else "", _own_text(own), width)
     if link.restarts:
         lines += labelled_lines("restarts", str(link.restarts), width)
     if link.stderr_lines:
@@ -68,6 +72,13 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
         text = f"{one_line(withheld.name)}: {one_line(withheld.reason)}"
         lines += labelled_lines("withheld" if number == 0 else "", text, width, style="yellow")
     return lines
+
+
+def _own_text(own: OwnLink) -> str:
+    whose = f"{one_line(own.principal)}, {'a session' if own.per == 'session' else 'all sessions'}"
+    where = f", process {own.pid}" if own.pid else ""
+    use = f"{own.in_flight} in flight" if own.in_flight else f"idle for {duration(own.idle_s)}"
+    return f"{one_line(own.segment)}: {one_line(own.state)}, {whose}{where}, {count(own.calls, 'call')}, {use}"
 
 
 def _registration(known: Registration, hops: int, width: int) -> list[Text]:

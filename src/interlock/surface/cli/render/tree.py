@@ -144,6 +144,10 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
     if link.state in GONE and link.stderr_lines:
         said = f"what it wrote: interlock links logs {one_line(link.segment)}"
         remarks += [Text(line, style="dim") for line in _wrapped_lines(said, width)]
+    if link.own:
+        owners = len({one.principal for one in link.own})
+        told = f"{count(len(link.own), 'link')} of clients' own, of {count(owners, 'principal')}"
+        remarks += [Text(line, style="dim") for line in _wrapped_lines(told, width)]
     if link.budget:
         remarks += [
             Text(line, style=budget_style(link.budget))

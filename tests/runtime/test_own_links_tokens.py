@@ -1,6 +1,6 @@
 """Users' own links to one server: whose room does a call take, and whose link makes room for another's?"""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -11,9 +11,9 @@ from interlock.runtime.calls.caller import Principal
 from interlock.runtime.calls.check import CheckNumber
 from interlock.runtime.catalog.catalog import EVERYTHING
 from interlock.runtime.credentials.token import TokenHolder
-from interlock.runtime.links import per_user as personal
-from interlock.runtime.links.per_user import UserLinks
 from interlock.runtime.links.server_link import ServerLink
+from interlock.runtime.own_links import pool
+from interlock.runtime.own_links.pool import OwnLinks, ProcessRoom
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -31,6 +31,12 @@ class Granted(TokenHolder):
     async def ready(self) -> None:
         pass
 
+    def subscribe(self, on_line: Callable[[], None]) -> None:
+        pass
+
+    def unsubscribe(self, on_line: Callable[[], None]) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 
@@ -42,14 +48,21 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def own(here: Place) -> AsyncIterator[UserLinks]:
+async def own(here: Place) -> AsyncIterator[OwnLinks]:
     link = here.node.calls.keepers["web"].link
-    links = UserLinks(
-        link.plan, here.node.links.connector_parts, here.node.calls.link_events, Granted, vendor_meta=False
+    links = OwnLinks(
+        link.plan,
+        here.node.links.connector_parts,
+        here.node.calls.link_events,
+        here.node.calls.keepers,
+        ProcessRoom(lambda: 1),
+        per="principal",
+        vendor_meta=False,
+        token_of=Granted,
     )
-    link.per_user = links
+    link.own = links
     yield links
-    link.per_user = None
+    link.own = None
     await links.stop()
 
 
@@ -62,8 +75,8 @@ async def opened(here: Place, who: str, gate: str, asked: Asked) -> Any:
     return await asked.result()
 
 
-def of(own: UserLinks, who: str) -> ServerLink:
-    return own._keepers[who].link
+def of(own: OwnLinks, who: str) -> ServerLink:
+    return own._keepers[who, 0].link
 
 
 async def sent(here: Place, asked: Asked) -> None:
@@ -71,7 +84,7 @@ async def sent(here: Place, asked: Asked) -> None:
 
 
 async def test_the_first_call_of_a_user_takes_room_on_their_link_and_not_on_the_nodes(
-    here: Place, own: UserLinks
+    here: Place, own: OwnLinks
 ) -> None:
     node_link = here.node.calls.keepers["web"].link
     asked = gated(here, "ada", "first")
@@ -83,7 +96,7 @@ async def test_the_first_call_of_a_user_takes_room_on_their_link_and_not_on_the_
 
 
 async def test_the_first_call_of_a_user_is_suspended_on_their_link_when_it_is_parked(
-    here: Place, own: UserLinks
+    here: Place, own: OwnLinks
 ) -> None:
     arguments, said = await park(here, "aside", name="web__interview", who="ada")
     link = of(own, "ada")
@@ -99,7 +112,7 @@ async def test_the_first_call_of_a_user_is_suspended_on_their_link_when_it_is_pa
 
 
 async def test_a_users_link_that_has_no_room_takes_no_first_call_either(
-    here: Place, own: UserLinks, monkeypatch: pytest.MonkeyPatch
+    here: Place, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_calls(here.node, 1, monkeypatch)
     first, second = gated(here, "ada", "room"), gated(here, "ada", "no room")
@@ -110,31 +123,31 @@ async def test_a_users_link_that_has_no_room_takes_no_first_call_either(
 
 
 async def test_a_link_with_a_call_under_way_makes_no_room_for_another_user(
-    here: Place, own: UserLinks, monkeypatch: pytest.MonkeyPatch
+    here: Place, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(personal, "USERS_MAX", 2)
+    monkeypatch.setattr(pool, "CONNECTIONS_MAX", 2)
     asked = gated(here, "ada", "kept")
     await sent(here, asked)
     await here.call("web__tally", who="bob").result()
     await here.call("web__tally", who="eve").result()
-    assert set(own._keepers) == {"ada", "eve"}
+    assert {who for who, _ in own._keepers} == {"ada", "eve"}
     assert (await opened(here, "ada", "kept", asked))["resultType"] == "complete"
 
 
 async def test_a_link_whose_call_waits_for_its_user_makes_no_room_and_the_next_user_is_told_to_wait(
-    here: Place, own: UserLinks, monkeypatch: pytest.MonkeyPatch
+    here: Place, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(personal, "USERS_MAX", 1)
+    monkeypatch.setattr(pool, "CONNECTIONS_MAX", 1)
     arguments, said = await park(here, "waits", name="web__interview", who="ada")
     error = await here.call("web__tally", who="bob").error()
-    assert error["data"]["reason"] == "link_busy"
+    assert (error["data"]["reason"], error["data"]["limit"]) == ("own_links_full", 1)
     answered = here.again("web__interview", arguments, said, filled(said), who="ada")
     assert (await answered.result())["resultType"] == "complete"
     await here.call("web__tally", who="bob").result()
-    assert set(own._keepers) == {"bob"}
+    assert {who for who, _ in own._keepers} == {"bob"}
 
 
-async def test_a_call_meets_the_users_own_link_as_it_was_explained(here: Place, own: UserLinks) -> None:
+async def test_a_call_meets_the_users_own_link_as_it_was_explained(here: Place, own: OwnLinks) -> None:
     route = here.node.calls.catalog.namespace.view(EVERYTHING).find_tool("web.open")
     assert route is not None
 
@@ -144,6 +157,6 @@ async def test_a_call_meets_the_users_own_link_as_it_was_explained(here: Place, 
 
     assert availability() == "later"
     await here.call("web__open", {"gate": "explained"}, who="zoe").result()
-    used_at = own._keepers["zoe"].used_at
+    used_at = own._keepers["zoe", 0].used_at
     assert availability() == "pass"
-    assert own._keepers["zoe"].used_at == used_at  # looking is no use
+    assert own._keepers["zoe", 0].used_at == used_at  # looking is no use

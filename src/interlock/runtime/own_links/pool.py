@@ -1,0 +1,294 @@
+"""The links of their own that principals or sessions have to one server: made with a call, bounded, ended when idle.
+
+Theory of operation. The shared link greets the server, and the catalog shows what it lists. A call of a client that is
+to have its own goes over a link of that client, which begins with its first call, shares nothing with another's, and
+ends with its session, after the idle time, or to make room. Its segment is that of the server with a suffix, so that
+whatever belongs to one link (subscriptions, tasks, the log level) belongs to it alone.
+
+Whose link it is: the session's (`share = "session"`), or the principal's. A 2026-07-28 client has no session, so its
+principal's. Where such a server asks its clients, calls of one principal without a session each get a link on which no
+other call is under way: only then is it plain whom a question is for.
+
+A server that knows people (`auth = { per = "user" }`) has the same links, each with its user's token. A user without a
+token is shown the page where they can agree.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.config.plan import ServerPlan, Spawn
+from interlock.protocol.mcp.eras import Era
+from interlock.runtime.base.background import BackgroundTasks
+from interlock.runtime.calls.caller import Caller
+from interlock.runtime.credentials.consents import Consent
+from interlock.runtime.credentials.token import TokenHolder
+from interlock.runtime.links.connector import ConnectorParts, Eras
+from interlock.runtime.links.handshake import LEGACY_CAPABILITIES, Manner
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import OwnLinksFull
+from interlock.runtime.links.link_events import LinkEvents
+from interlock.runtime.links.server_link import ServerLink
+from interlock.runtime.own_links.keeper import OwnKeeper
+
+SWEEP_S: Final = 60.0
+CONNECTIONS_MAX: Final = 1000  # to one server that is dialled: each costs a socket, and no process of this machine
+SETTLED_S: Final = 60.0  # idle for so long, a process makes room for another's
+
+Key = Caller | tuple[str, int]  # a session; or a principal, with the number of its link
+
+
+class ProcessRoom:
+    """How many processes of their own the clients of all servers have together, and may have."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most = most
+        self._pools: set[OwnLinks] = set()
+
+    def join(self, pool: "OwnLinks") -> None:
+        self._pools.add(pool)
+
+    def leave(self, pool: "OwnLinks") -> None:
+        self._pools.discard(pool)
+
+    def make_room(self) -> None:
+        """Raises OwnLinksFull."""
+        most = self._most()
+        if sum(len(pool) for pool in self._pools) >= most:
+            _end_longest_idle(self._pools, most)
+
+
+class OwnLinks:
+    """Those of one server; implements `links.link.Own`."""
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        connector_parts: ConnectorParts,
+        events: LinkEvents,
+        keepers: dict[str, Keeper],
+        room: ProcessRoom,
+        *,
+        per: Literal["principal", "session"],
+        vendor_meta: bool,
+        holder: TokenHolder | None = None,
+        token_of: Callable[[str], TokenHolder] | None = None,
+    ) -> None:
+        """`keepers`: where the node finds them, the shared one among them. `holder`: has the node's token for a server
+        that is dialled. `token_of`: each user has a token of their own instead."""
+        self._plan = plan
+        self._connector_parts = connector_parts
+        self._events = events
+        self._all_keepers = keepers
+        self._room = room
+        self._per_session = per == "session"
+        self._vendor_meta = vendor_meta
+        self._holder = holder
+        self._token_of = token_of
+        self._is_process = isinstance(plan.reach, Spawn)
+        self.is_whole = token_of is None
+        self.asked: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
+        self.reason: str | None = None
+        self._asks = False
+        self._keepers: dict[Key, OwnKeeper] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._ending = BackgroundTasks()
+        if self._is_process:
+            room.join(self)
+
+    def __len__(self) -> int:
+        return len(self._keepers)
+
+    @property
+    def most(self) -> int:
+        return self._plan.max_processes if self._is_process else CONNECTIONS_MAX
+
+    @property
+    def keepers(self) -> Iterable[OwnKeeper]:
+        return self._keepers.values()
+
+    @property
+    def links(self) -> list[ServerLink]:
+        return [keeper.link for keeper in self._keepers.values()]
+
+    def serve(self, reason: str, *, asked: frozenset[str] | None = None, asks: bool = False) -> None:
+        """Who gets a link from now on, and why. `asks`: its server asks its clients."""
+        self.reason, self.asked, self._asks = reason, asked, asks
+
+    async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for key in list(self._keepers):
+            self._end(key)
+        self._room.leave(self)
+        await self._ending.finish()
+
+    # Whose
+
+    def _maybe_key(self, caller: Caller) -> Key | None:
+        """None: this client's calls go over the shared link."""
+        if caller.asker is None or not self._per_session:
+            key = (caller.principal.name, 0)
+            while self._asks and key in self._keepers and self._keepers[key].has_calls:
+                key = (key[0], key[1] + 1)
+            return key
+        return None if self.asked is not None and self.asked.isdisjoint(caller.capabilities) else caller
+
+    def ready(self, caller: Caller) -> ServerLink | None:
+        key = self._maybe_key(caller)
+        if key is None:
+            return self._shared
+        keeper = self._keepers.get(key)
+        if keeper is None or not keeper.is_usable:
+            return None
+        keeper.use()
+        return keeper.link
+
+    @property
+    def _shared(self) -> ServerLink:
+        return self._all_keepers[self._plan.segment].link  # type: ignore[return-value]
+
+    def maybe_usable(self, principal: str) -> ServerLink | None:
+        keeper = self._keepers.get((principal, 0))
+        return keeper.link if keeper is not None and keeper.is_usable else None
+
+    async def open(self, caller: Caller) -> ServerLink | Consent:
+        """The client's link, or what its user has to agree to first. Raises Unobtainable, StoreError, OwnLinksFull."""
+        key = self._maybe_key(caller)
+        if key is None:
+            return self._shared
+        keeper = self._keepers.get(key) or self._make(key, caller)
+        return await keeper.open()
+
+    # Making
+
+    def _make(self, key: Key, caller: Caller) -> OwnKeeper:
+        if len(self._keepers) >= self.most:
+            _end_longest_idle((self,), self.most)
+        if self._is_process:
+            self._room.make_room()
+        principal = caller.principal.name
+        token = self._token_of(principal) if self._token_of is not None else None
+        client = key if isinstance(key, Caller) else None
+        plan = msgspec.structs.replace(self._plan, segment=self._new_segment())
+        shared = self._all_keepers[self._plan.segment]
+        keeper = OwnKeeper(
+            lambda events: ServerLink(
+                plan,
+                events,
+                self._connector_parts.clock,
+                vendor_meta=self._vendor_meta,
+                shared=shared.link,
+                owner=principal,
+                client=client,
+            ),
+            self._own_parts(client),
+            self._events,
+            token or self._holder,
+            token=token,
+        )
+        keeper.log_level.set(client.log_level if client is not None else shared.log_level.of_sessions)
+        self._keepers[key] = self._all_keepers[plan.segment] = keeper
+        if self._sweeper is None:
+            self._sweep_later()
+        return keeper
+
+    def _new_segment(self) -> str:
+        while (segment := f"{self._plan.segment}+{secrets.token_hex(4)}") in self._all_keepers:
+            pass
+        return segment
+
+    def _own_parts(self, client: Caller | None) -> ConnectorParts:
+        """A server is told what the one client of its link can do; for several clients, what any may."""
+        parts = msgspec.structs.replace(
+            self._connector_parts, eras=_ErasOf(self._connector_parts.eras, self._plan.segment)
+        )
+        if client is None:
+            return parts
+        offered: Mapping[str, Any] = {
+            name: client.capabilities[name] for name in _PASSED if name in client.capabilities
+        }
+        return msgspec.structs.replace(parts, manner=Manner(capabilities=offered))
+
+    # Ending
+
+    async def forget(self, principal: str) -> None:
+        """The user's token was taken away."""
+        if (principal, 0) in self._keepers:
+            await self._end((principal, 0))
+
+    def end_session(self, caller: Caller) -> None:
+        if caller in self._keepers:
+            self._end(caller)
+
+    def maybe_idle_since(self, now: float) -> tuple[float, Key] | None:
+        """The link that has been idle longest, of those that may make room."""
+        after_s = SETTLED_S if self._is_process else 0.0
+        idle = [
+            (keeper.used_at, number, key)
+            for number, (key, keeper) in enumerate(self._keepers.items())
+            if keeper.is_idle and now - keeper.used_at >= after_s
+        ]
+        return None if not idle else (min(idle)[0], min(idle)[2])
+
+    def make_room(self, key: Key) -> None:
+        self._end(key)
+
+    @property
+    def now(self) -> float:
+        return self._connector_parts.clock.now()
+
+    def _sweep(self) -> None:
+        now = self.now
+        for key, keeper in list(self._keepers.items()):
+            if now - keeper.used_at > self._plan.idle_timeout_s and keeper.is_idle:
+                self._end(key)
+        self._sweeper = None
+        if self._keepers:
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        wait_s = min(SWEEP_S, self._plan.idle_timeout_s)
+        self._sweeper = asyncio.get_running_loop().call_later(wait_s, self._sweep)
+
+    def _end(self, key: Key) -> "asyncio.Task[None]":
+        keeper = self._keepers.pop(key)
+        return self._ending.begin(self._stop(keeper))
+
+    async def _stop(self, keeper: OwnKeeper) -> None:
+        await keeper.stop()
+        self._events.tasks.on_link_ended(keeper.link)
+        self._all_keepers.pop(keeper.link.segment, None)
+
+
+def _end_longest_idle(pools: Iterable[OwnLinks], most: int) -> None:
+    """Raises OwnLinksFull when none may end."""
+    found = [
+        (idle[0], number, pool, idle[1])
+        for number, pool in enumerate(pools)
+        if (idle := pool.maybe_idle_since(pool.now))
+    ]
+    if not found:
+        raise OwnLinksFull(most)
+    _, _, pool, key = min(found, key=lambda one: one[:2])
+    pool.make_room(key)
+
+
+_PASSED: Final = tuple(LEGACY_CAPABILITIES)
+
+
+class _ErasOf:
+    """The era that a server spoke last, for all its links."""
+
+    def __init__(self, eras: Eras, segment: str) -> None:
+        self._eras = eras
+        self._segment = segment
+
+    def get(self, server: str) -> Era | None:
+        return self._eras.get(self._segment)
+
+    def put(self, server: str, era: Era) -> None:
+        self._eras.put(self._segment, era)

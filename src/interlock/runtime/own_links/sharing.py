@@ -1,0 +1,53 @@
+"""The decision of `share = "auto"`: whether a server is shared by all, or gives each session a link of its own.
+
+It begins shared. A 2026-07-28 server stays so: what it asks belongs to one request. A legacy server stops being shared
+for everybody where it is known to keep state, and for those clients that can be asked once it asks on a pipe on which
+nothing says whom it means. A question for roots counts where the operator lets the server hear of any.
+"""
+
+import logging
+
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.methods import ASKED_OF_CLIENT
+from interlock.runtime.links.link import Own, ServerFacts
+from interlock.runtime.links.server_link import ServerLink
+from interlock.runtime.own_links.asking_memory import AskingMemory
+from interlock.runtime.own_links.pool import OwnLinks
+from interlock.runtime.own_links.stateful_servers import maybe_stateful
+
+log = logging.getLogger("interlock.links")
+
+
+class AutoSharing:
+    """Of one server."""
+
+    def __init__(self, own: OwnLinks, memory: AskingMemory) -> None:
+        self._own = own
+        self._memory = memory
+
+    def maybe_own(self, link: ServerLink, facts: ServerFacts) -> Own | None:
+        """The links that its clients get of their own, now that it was greeted."""
+        if facts.era is not Era.LEGACY:
+            return None
+        stateful = maybe_stateful(link.reach, facts.name)
+        if stateful is not None:
+            self._own.serve(stateful.reason, asks=stateful.asks)
+            return self._own
+        asked = self._memory.asked(link.segment, facts.name)
+        if "roots" in asked and not link.allowed_folders():
+            asked -= {"roots"}
+        if not asked:
+            return None
+        self._own.serve(f"it asks for {', '.join(sorted(asked))}", asked=asked, asks=True)
+        return self._own
+
+    def on_asked(self, link: ServerLink, method: str) -> Own | None:
+        """The same, now that it asks something."""
+        facts, capability = link.facts, ASKED_OF_CLIENT.get(method)
+        if facts is None or capability is None or capability in self._memory.asked(link.segment, facts.name):
+            return link.own
+        self._memory.add(link.segment, facts.name, capability)
+        own = self.maybe_own(link, facts)
+        if own is not None and link.own is None:
+            log.info("link %s: %s; sessions get links of their own from now on", link.segment, self._own.reason)
+        return own
