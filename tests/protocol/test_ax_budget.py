@@ -61,6 +61,7 @@ def test_a_call_that_would_exceed_the_units_is_refused_and_a_cheaper_one_is_not(
     assert spend(limits, usage, READ, 1e9) is None
 
 
+@pytest.mark.req("AX-11.4-3")
 def test_of_two_limits_the_one_that_waiting_does_not_mend_is_named() -> None:
     limits, usage = Limits(max_calls_per_minute=1, max_mutable_calls_per_session=1), BudgetUsage()
     spend(limits, usage, WRITE, 0.0)
@@ -104,6 +105,7 @@ def test_what_was_given_back_is_not_taken_off_again_when_its_minute_ends() -> No
     assert [usage.calls(now) for now in (30.0, 61.0, 91.0)] == [1, 1, 0]
 
 
+@pytest.mark.req("AX-11.4-1")
 def test_calls_of_one_slice_leave_with_its_last() -> None:
     usage = BudgetUsage()
     first = usage.charge(READ, 0.0)
@@ -119,6 +121,7 @@ def test_what_has_left_the_minute_is_forgotten_although_nobody_counts() -> None:
     assert len(usage._slices) <= 3
 
 
+@pytest.mark.req("AX-11.4-3")
 def test_after_a_lower_limit_the_wait_is_until_enough_calls_have_left() -> None:
     usage = BudgetUsage()
     for now in (0.0, 10.0, 20.0):
@@ -193,6 +196,7 @@ def test_no_minute_and_no_session_ever_holds_more_than_its_limit(
         assert sum(price.units for _, price in taken) <= limits.max_cost_units_per_session
 
 
+@pytest.mark.req("AX-11.4-3")
 @given(st.integers(1, 5), st.lists(st.floats(0, 30), max_size=30))
 def test_whoever_waits_as_long_as_told_is_let_through(limit: int, pauses: list[float]) -> None:
     limits, usage, now = Limits(max_calls_per_minute=limit), BudgetUsage(), 0.0

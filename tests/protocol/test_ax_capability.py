@@ -115,6 +115,7 @@ def test_scopes_are_ordered_and_a_missing_one_follows_from_mutable() -> None:
     assert valid({"mutable": False}).auth_scope is AuthScope.READ
 
 
+@pytest.mark.req("AX-9.1-1")
 @pytest.mark.parametrize("declared", [None, [], "fast", 1, True])
 def test_an_annotation_that_is_no_object_is_refused(declared: object) -> None:
     assert "must be an object" in reason(declared)
@@ -154,6 +155,7 @@ def test_anything_else_is_no_schema_version(value: object) -> None:
     assert reason({"schema_version": value}).startswith("schema_version must be a semantic version")
 
 
+@pytest.mark.req("AX-9.1-2")
 def test_a_tool_about_which_nothing_is_known_counts_as_irreversible() -> None:
     assert as_object(valid()) == {
         "latency_class": "standard",
@@ -170,6 +172,7 @@ def test_a_tool_about_which_nothing_is_known_counts_as_irreversible() -> None:
     assert valid() == valid({}) == valid(annotations={}) == Capability()
 
 
+@pytest.mark.req("AX-9.1-2")
 @pytest.mark.parametrize(
     ("annotations", "mutable", "reversible", "idempotent", "scope"),
     [
@@ -201,6 +204,7 @@ def test_a_declared_key_stands_above_a_hint_and_leaves_the_others_to_it() -> Non
     assert capability.latency_class is LatencyClass.SLOW
 
 
+@pytest.mark.req("AX-9.1-2")
 @pytest.mark.parametrize("key", FULL)
 def test_an_operator_overrides_each_key(key: str) -> None:
     assert as_object(valid(overrides={key: FULL[key]}))[key] == FULL[key]
@@ -251,7 +255,7 @@ def test_a_declared_scope_survives_a_class_that_asks_for_less() -> None:
     assert valid({"auth_scope": "admin"}, tool_class="read_only").auth_scope is AuthScope.ADMIN
 
 
-@pytest.mark.req("AX-11.2-1")
+@pytest.mark.req("AX-11.2-1", "AX-9.1-6")
 @pytest.mark.parametrize("mutable", [True, False])
 @pytest.mark.parametrize("reversible", [True, False])
 def test_only_mutable_and_not_reversible_is_flagged(mutable: bool, reversible: bool) -> None:
@@ -274,6 +278,7 @@ def test_hints_the_server_set_itself_are_left_alone() -> None:
     assert hints(Capability(), {"readOnlyHint": None, "destructiveHint": 1, "idempotentHint": ""}) == {}
 
 
+@pytest.mark.req("AX-7.3-1", "AX-7.3-2")
 def test_each_latency_class_has_its_time_and_batch_has_none() -> None:
     assert [TIMEOUT_S[one] for one in LatencyClass] == [0.5, 5, 30, 120, None]
 
@@ -287,6 +292,7 @@ def test_any_object_is_either_read_or_refused_with_a_short_reason(declared: dict
         assert as_object(outcome).items() >= declared.items()
 
 
+@pytest.mark.req("AX-9.1-1")
 @given(st.dictionaries(st.text(min_size=1).filter(lambda key: key not in FULL), json_values))
 def test_unknown_keys_are_carried_along(others: dict[str, object]) -> None:
     assert as_object(valid({**FULL, **others})) == {**FULL, **others}

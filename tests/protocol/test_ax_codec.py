@@ -514,6 +514,7 @@ def test_the_answers_of_heartbeat_and_deregister() -> None:
     assert json.loads(DEREGISTERED) == {"status": "deregistered"}
 
 
+@pytest.mark.req("AX-6.3-4")
 @pytest.mark.parametrize("read", [read_heartbeat_untrusted, read_deregister_untrusted])
 def test_a_session_need_not_be_named_on_its_own_link(read: Any) -> None:
     for text in (b"", b"{}", b'{"_meta":{}}'):

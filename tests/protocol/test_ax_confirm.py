@@ -49,6 +49,7 @@ def refused(arguments: bytes) -> Fault:
     return made
 
 
+@pytest.mark.req("AX-11.3-13")
 def test_a_digest_is_the_hash_of_these_members_in_canonical_json() -> None:
     text = (
         '{"aggregator_id":"550e8400-e29b-41d4-a716-446655440000","arguments":{"angle":90,"on":[true,null,1.5],"who":"é"},'
@@ -129,6 +130,7 @@ def exactly(value: Any) -> Any:
     return (isinstance(value, bool), value)
 
 
+@pytest.mark.req("AX-11.3-13")
 @given(OBJECTS, OBJECTS)
 def test_two_calls_have_one_digest_if_and_only_if_their_arguments_are_equal(one: Any, other: Any) -> None:
     same = exactly(one) == exactly(other)
@@ -192,6 +194,7 @@ def result(**changes: bool) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
+@pytest.mark.req("AX-11.3-2")
 @pytest.mark.parametrize("modern", [True, False])
 def test_a_held_call_is_answered_by_a_valid_result_that_shows_it(modern: bool) -> None:
     made = result(modern=modern)
@@ -222,6 +225,7 @@ def test_a_tool_with_an_output_schema_gets_no_structured_content() -> None:
     assert made["_meta"][CONFIRMATION]["status"] == "confirmation_required"
 
 
+@pytest.mark.req("AX-11.3-2")
 def test_the_text_says_that_nothing_ran_and_what_to_do() -> None:
     text = result()["content"][0]["text"]
     assert text.startswith("Nothing was executed.")
@@ -249,6 +253,7 @@ def confirm(**members: Any) -> Confirm | Fault:
     return read_confirm_untrusted(json.dumps({"confirmation_id": ID, **members}).encode())
 
 
+@pytest.mark.req("AX-11.3-5")
 def test_a_proof_is_an_object_or_a_bare_token() -> None:
     assert confirm(proof="a.b.c") == Confirm(confirmation_id=ID, proof=Presented(token="a.b.c"))
     typed = {"type": "policy_nonce", "token": "a.b.c", "more": 1}
@@ -256,6 +261,7 @@ def test_a_proof_is_an_object_or_a_bare_token() -> None:
     assert confirm(proof={"token": "x"}) == Confirm(confirmation_id=ID, proof=Presented(token="x"))
 
 
+@pytest.mark.req("AX-11.3-5")
 @pytest.mark.parametrize(
     "proof",
     [

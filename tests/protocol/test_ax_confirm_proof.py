@@ -75,6 +75,7 @@ def reason(judgement: Verified | Fault) -> str:
     return str(judgement.data["reason"])
 
 
+@pytest.mark.req("AX-11.3-6")
 @pytest.mark.parametrize("kind", [None, "operator_signature"])
 def test_an_operators_signature_over_the_call_holds(kind: str | None) -> None:
     assert judged(token(), kind) == Verified(
@@ -87,6 +88,7 @@ def test_an_operators_signature_over_the_call_holds(kind: str | None) -> None:
     )
 
 
+@pytest.mark.req("AX-11.3-7")
 @pytest.mark.parametrize("kind", [None, "policy_nonce"])
 def test_a_policy_engines_signature_over_nonce_and_call_holds(kind: str | None) -> None:
     made = judged(token(POLICY, iss="https://policy.example", nonce=ASKED.nonce), kind)
@@ -94,6 +96,7 @@ def test_a_policy_engines_signature_over_nonce_and_call_holds(kind: str | None) 
     assert (made.type, made.anchor, made.issuer) == ("policy_nonce", "engine", "https://policy.example")
 
 
+@pytest.mark.req("AX-11.3-8")
 @pytest.mark.parametrize("kind", [None, "approval_token"])
 def test_an_approval_token_under_a_key_set_holds(kind: str | None) -> None:
     made = judged(token(SERVICE, iss="https://desk.example"), kind)
@@ -122,6 +125,7 @@ def test_the_type_may_be_a_whole_media_type_in_capitals() -> None:
     assert isinstance(judged(token(header={"typ": "application/MCPAX-Confirm+JWT"})), Verified)
 
 
+@pytest.mark.req("AX-11.3-5")
 @pytest.mark.parametrize(
     ("forged", "why"),
     [
@@ -157,6 +161,7 @@ def test_a_forged_or_foreign_token_is_refused_with_a_reason(forged: str, why: st
     assert reason(judged(forged)) == why
 
 
+@pytest.mark.req("AX-11.3-5", "AX-11.3-6", "AX-11.3-7", "AX-11.3-8")
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -221,6 +226,7 @@ def test_a_header_that_says_something_twice_is_refused() -> None:
     assert reason(judged(f"{signed}.{b64(OPERATOR.sign(signed.encode()))}")) == "malformed"
 
 
+@pytest.mark.req("AX-11.3-7")
 def test_a_bare_nonce_or_a_nonce_without_the_call_is_no_proof() -> None:
     assert reason(judged(token(POLICY, nonce=ASKED.nonce, call_digest=None), "policy_nonce")) == "digest"
     assert reason(judged(token(POLICY), "policy_nonce")) == "nonce"
@@ -247,6 +253,7 @@ def test_a_proof_is_not_taken_for_another_kind_than_it_is(text: str, kind: str) 
     assert reason(judged(text, kind)) == "kind"
 
 
+@pytest.mark.req("AX-11.3-9")
 def test_a_signer_who_may_not_approve_the_tool_is_refused() -> None:
     assert reason(judged(token(CLERK))) == "not_entitled"
     assert reason(judged(token(CLERK, header={"kid": None}))) == "not_entitled"
@@ -281,11 +288,13 @@ def test_a_key_that_was_published_with_its_private_half_proves_nothing() -> None
     assert reason(judged(token(), anchors=(anchor("ada", OPERATOR, d="x"),))) == "key_unfit"
 
 
+@pytest.mark.req("AX-11.3-9")
 def test_approvers_are_those_whose_patterns_match_the_qualified_name() -> None:
     assert [one.name for one in approvers("plant.valve.open", ANCHORS)] == ["ada", "engine", "desk"]
     assert [one.name for one in approvers("Plant.valve.open", ANCHORS)] == ["ada", "engine"]
 
 
+@pytest.mark.req("AX-11.3-15")
 def test_a_used_proof_has_a_refusal_of_its_own() -> None:
     assert (replay_fault().code, replay_fault().message) == (32122, "confirmation_used")
 

@@ -132,6 +132,7 @@ def digest(name: str = "t", declared: object = DECLARED, **members: bytes) -> st
     return tool_digest(item, downstream_name=name, declared=declared)
 
 
+@pytest.mark.req("AX-11.3-14")
 @pytest.mark.parametrize(
     "other",
     [

@@ -188,6 +188,7 @@ def test_structured_content_beside_a_demand_is_the_demand() -> None:
     assert found["isError"] is True
 
 
+@pytest.mark.req("AX-11.3-16")
 @pytest.mark.parametrize(
     "bad",
     [
@@ -256,6 +257,7 @@ def test_a_page_under_the_proved_authority_is_shown(url: str) -> None:
 VISIT = Visit("c1", "d1", "client:a", 12.5)
 
 
+@pytest.mark.req("AX-11.3-12")
 def test_a_state_comes_back_as_it_was_sealed_and_only_under_its_key() -> None:
     state = seal(VISIT, b"k" * 32)
     assert is_visit(state)
@@ -263,6 +265,7 @@ def test_a_state_comes_back_as_it_was_sealed_and_only_under_its_key() -> None:
     assert unseal_untrusted(state, b"q" * 32) is None
 
 
+@pytest.mark.req("AX-11.3-12")
 @pytest.mark.parametrize("cut", range(0, 60, 7))
 def test_a_changed_state_is_nobodys(cut: int) -> None:
     state = seal(VISIT, b"k" * 32)

@@ -45,6 +45,7 @@ def capability(**keys: object) -> Capability:
     return found
 
 
+@pytest.mark.req("AX-9.2-2")
 @pytest.mark.parametrize(
     ("said", "hops"),
     [(1, 2), (7, 8), (0, 2), (-3, 2), ("4", 2), (2.0, 2), (True, 2), (None, 2), ([1], 2), (10**30, 10**30 + 1)],
@@ -62,6 +63,7 @@ def test_ax_keys_of_a_server_do_not_pass_and_others_do(offer: Offer) -> None:
     assert list(read_below(meta, offer).rest) == ["a", "x-mcp-header", "z"]
 
 
+@pytest.mark.req("AX-11.3-17")
 def test_flags_from_below_are_read_to_the_letter() -> None:
     assert read_below({"x-mcpax-safety": raw("irreversible_mutable")}, LEAF).flagged
     assert read_below({"x-mcpax-gated": Raw(b"true")}, AGGREGATOR).gated
@@ -124,6 +126,7 @@ FULL = as_object(capability(mutable=False, latency_class="realtime", schema_vers
 ODD = f'{{"vendor": 1.50, {json.dumps(FULL)[1:-1]}, "nothing":null,"big":12345678901234567890123}}'
 
 
+@pytest.mark.req("AX-9.2-1")
 def test_a_full_annotation_passes_as_its_bytes() -> None:
     said = Raw(ODD.encode())
     read = read_capability(json.loads(ODD))
@@ -131,6 +134,7 @@ def test_a_full_annotation_passes_as_its_bytes() -> None:
     assert published_annotation(said, read) is said
 
 
+@pytest.mark.req("AX-9.2-1")
 def test_only_the_changed_key_is_written_anew() -> None:
     said = Raw(ODD.encode())
     read = read_capability(json.loads(ODD))
@@ -158,6 +162,7 @@ def test_the_owners_word_is_kept_over_several_changes() -> None:
     assert declared_values({}, leaf, leaf) == {}
 
 
+@pytest.mark.req("AX-13.2-1")
 def test_a_degraded_tool_says_so_and_keeps_what_was_declared() -> None:
     said = capability(latency_class="fast", availability="scheduled")
     meta = {"x-mcpax-capability": raw(as_object(said)), "x-mcpax-declared": {"latency_class": "realtime"}, "x": 1}

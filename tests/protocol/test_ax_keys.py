@@ -165,5 +165,6 @@ def test_private_classes_and_only_they_have_the_prefix(identifier: str, status: 
     assert check_classes([*TRANSPORT_CLASSES, one]) is not None
 
 
+@pytest.mark.req("AX-14-3")
 def test_a_class_stands_in_the_registry_once() -> None:
     assert check_classes([*TRANSPORT_CLASSES, TRANSPORT_CLASSES[0]]) is not None

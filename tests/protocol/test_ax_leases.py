@@ -49,6 +49,7 @@ def test_a_record_that_cannot_be_read_is_named(data: bytes) -> None:
         read_lease(data)
 
 
+@pytest.mark.req("AX-13.4-2")
 def test_nobody_holding_it_anybody_may() -> None:
     assert claim(None, register(), AT_B) == Claim(lease=AT_B, replaces=None)
 
@@ -58,11 +59,13 @@ def test_another_aggregators_registrant_is_refused_with_its_holder() -> None:
     split_brain(claim(AT_A, register(), AT_B), A)
 
 
+@pytest.mark.req("AX-13.4-2")
 def test_an_aggregator_takes_over_its_own_record() -> None:
     again = lease_of(A, "another session at a")
     assert claim(AT_A, register(), again) == Claim(lease=again, replaces=AT_A)
 
 
+@pytest.mark.req("AX-13.4-2")
 def test_who_gives_up_the_held_session_moves_at_once_and_a_clone_does_not() -> None:
     assert claim(AT_A, register(released_session="session at a"), AT_B) == Claim(lease=AT_B, replaces=AT_A)
     for guess in ("", "session at b", AT_A.session_hash):
@@ -75,6 +78,7 @@ def test_a_released_session_is_of_no_use_twice() -> None:
     split_brain(claim(moved.lease, register(released_session="session at a"), lease_of(A, "later")), B)
 
 
+@pytest.mark.req("AX-13.4-5")
 def test_a_parent_that_was_only_slow_may_neither_renew_nor_remove_what_moved_on() -> None:
     assert may_renew(AT_A, AT_A)
     assert may_renew(None, AT_A)
@@ -95,6 +99,7 @@ def test_a_lease_lasts_three_intervals(interval: int, seconds: float) -> None:
     assert lease_s(interval) == pytest.approx(seconds)
 
 
+@pytest.mark.req("AX-13.4-4")
 def test_a_subserver_is_asked_only_where_nobody_else_could_say() -> None:
     assert asks_parent(register(), has_store=False)
     assert not asks_parent(register(), has_store=True)

@@ -139,6 +139,7 @@ def test_a_beat_that_comes_too_late_is_too_late_even_if_nobody_looked_before() -
     assert [type(event) for event in step.events] == [Suspected, Lost]
 
 
+@pytest.mark.req("AX-6.3-2")
 def test_what_was_due_happened_when_it_was_due_however_late_one_looks() -> None:
     made = engine()
     suspected, lost = made.on_deadline(100.0)
@@ -155,6 +156,7 @@ def test_from_the_second_miss_on_a_registrant_is_suspect() -> None:
     assert (standing.state, standing.since, standing.retry_after_ms) == (LivenessState.SUSPECT, 10.0, 5000)
 
 
+@pytest.mark.req("AX-6.3-2")
 def test_beats_in_time_keep_a_registrant_for_ever() -> None:
     made = engine()
     for beat in range(1, 1000):

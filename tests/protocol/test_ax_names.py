@@ -92,6 +92,7 @@ def test_a_long_name_keeps_54_characters_and_8_digits_of_the_hash_of_the_origina
     assert is_segment(normalise("x" * 70 + "\ud800"))
 
 
+@pytest.mark.req("AX-4.1-3")
 def test_a_name_that_grows_beyond_63_by_its_boundaries_is_shortened_too() -> None:
     original = "aB" * 31
     assert len(original) == 62
@@ -106,6 +107,7 @@ def test_every_name_but_the_empty_one_becomes_a_segment_and_stays_one(original: 
     assert normalise(local) == local
 
 
+@pytest.mark.req("AX-4.1-3")
 @given(st.text("aB9_é.", max_size=140))
 def test_normalising_follows_the_rule_read_word_by_word(original: str) -> None:
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", re.sub(r"([A-Z])(?=[A-Z][a-z])", r"\1_", original))
@@ -150,6 +152,7 @@ def test_local_names_keep_the_order_of_the_list() -> None:
     assert list(resolve_locals(["zeta", "Alpha", "mid"]).local_names) == ["zeta", "Alpha", "mid"]
 
 
+@pytest.mark.req("AX-4.1-3")
 @given(st.lists(tool_names, max_size=12), st.randoms(use_true_random=False))
 def test_a_list_resolves_alike_in_any_order_and_loses_no_name(originals: list[str], order: random.Random) -> None:
     shuffled = list(originals)
@@ -188,6 +191,7 @@ def test_a_name_with_an_empty_or_invalid_segment_is_not_qualified(text: str) -> 
     assert not is_qualified(text)
 
 
+@pytest.mark.req("AX-3.2-5")
 @pytest.mark.parametrize(
     ("qualified", "spelled"),
     [
@@ -208,6 +212,7 @@ def test_an_alias_spells_the_dots_and_is_read_back(qualified: str, spelled: str)
     assert unalias(spelled) == qualified
 
 
+@pytest.mark.req("AX-3.2-5", "AX-C.3-2")
 def test_a_long_alias_keeps_both_ends_around_a_hash_of_the_qualified_name() -> None:
     qualified = "a-server-with-a-long-name." + "t" * 50
     spelled = alias(qualified)
@@ -216,6 +221,7 @@ def test_a_long_alias_keeps_both_ends_around_a_hash_of_the_qualified_name() -> N
     assert len(spelled) == 64
 
 
+@pytest.mark.req("AX-3.2-5")
 def test_an_alias_is_shortened_only_beyond_64_characters() -> None:
     assert alias("a." + "b" * 61) == "a__" + "b" * 61
     assert "_H" in alias("a." + "b" * 62)
@@ -243,6 +249,7 @@ def test_only_what_alias_would_write_is_read_back(text: str) -> None:
     assert name is None or (is_qualified(name) and alias(name) == text)
 
 
+@pytest.mark.req("AX-3.2-5")
 @pytest.mark.parametrize("text", ["a_D_b", "a_D_D_b", "a____b", "__a", "A__b", "a__B", "", "a.b__c", "a__" + "b" * 64])
 def test_a_spelling_that_is_no_alias_is_refused(text: str) -> None:
     assert unalias(text) is None

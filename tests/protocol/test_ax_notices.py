@@ -109,8 +109,10 @@ def test_a_subject_with_endless_news_is_heard_of_beside_a_flood() -> None:
 def test_a_rate_or_a_buffer_of_nothing_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         NoticeGate("leaf", Drops(), **wrong)
+    NoticeGate("leaf", Drops(), per_s=1, buffer_max=1)
 
 
+@pytest.mark.req("AX-12-3")
 def test_after_a_pause_a_whole_burst_passes_again_and_no_more() -> None:
     gate = NoticeGate("leaf", Drops())
     flood(gate, 100, 0)
@@ -340,6 +342,7 @@ def test_ids_that_are_absent_are_not_invented() -> None:
     assert b"event-id" not in bytes(prefix(Notice(EVENT, Raw(b'{"a":1}')), "s", aggregator=True).params)  # type: ignore[union-attr]
 
 
+@pytest.mark.req("AX-12-7")
 def test_all_else_stays_the_bytes_it_was_in_its_order() -> None:
     params = b'{"z":1.50,"a":{"y" : [ 1 ]},"_meta":{"v":1e2,"u":null},"big":123456789012345678901234567890}'
     found = prefix(Notice(EVENT, Raw(params)), "s", aggregator=False)
@@ -405,6 +408,7 @@ def test_plain_clients_see_a_warning() -> None:
     assert as_log(Notice(SUBSERVER_LOST, Raw(b"[]"))) is None
 
 
+@pytest.mark.req("AX-4.2-7")
 def test_refused_tools_are_named_with_a_reason_up_to_a_limit() -> None:
     withheld = [Withheld(name="n" * 500, reason="why", code="authority_unverified")]
     withheld += [Withheld(name=f"t{n}", reason="two tools would be listed as t") for n in range(500)]

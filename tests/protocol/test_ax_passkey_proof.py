@@ -72,6 +72,7 @@ def test_the_challenge_begins_with_the_call_digest_and_is_another_for_everything
     assert len(made) == 5
 
 
+@pytest.mark.req("AX-11.3-6")
 @pytest.mark.parametrize("kind", [None, "operator_signature"])
 @pytest.mark.parametrize(("name", "signer"), [("ada", ADA), ("bob", BOB)])
 def test_a_persons_passkey_over_this_very_confirmation_holds(
@@ -88,6 +89,7 @@ def test_a_persons_passkey_over_this_very_confirmation_holds(
     )
 
 
+@pytest.mark.req("AX-11.3-6")
 @pytest.mark.parametrize(
     ("asked", "word"),
     [
@@ -115,6 +117,7 @@ def test_a_challenge_that_is_not_whole_is_none(signed: bytes) -> None:
     assert reason(judged(ADA.sign(b64(signed)))) == "challenge"
 
 
+@pytest.mark.req("AX-11.3-6", "AX-11.3-9")
 @pytest.mark.parametrize(
     ("token", "word"),
     [

@@ -110,6 +110,7 @@ def test_the_deadline_is_three_intervals(interval: int, deadline: int) -> None:
     assert aggregator.beat("s1").answer == deadline
 
 
+@pytest.mark.req("AX-6.2-1")
 def test_the_answer_says_who_we_are_and_what_was_granted() -> None:
     step = Aggregator().asked(register(), Peer(principal="a", budget={"max_calls_per_minute": 60}))
     assert step.answer == Registered(
@@ -132,6 +133,7 @@ def test_a_proof_and_a_released_session_are_not_kept() -> None:
     assert event.session.register == register(authority="a.example")
 
 
+@pytest.mark.req("AX-10.2-1")
 @pytest.mark.parametrize(
     ("allowed", "asked", "granted"),
     [
@@ -149,6 +151,7 @@ def test_the_granted_scope_is_the_lower_of_policy_and_wish(allowed: str, asked: 
     assert answer.auth_scope is AuthScope(granted)
 
 
+@pytest.mark.req("AX-10.2-1")
 def test_scopes_are_kept_per_session_and_given_anew_with_each() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1, "a"), Peer(principal="a", scope=AuthScope.WRITE))
@@ -247,6 +250,7 @@ def test_a_subserver_that_comes_again_under_another_segment_leaves_the_first() -
     assert aggregator.segments == {"new": "s2"}
 
 
+@pytest.mark.req("AX-4.2-3")
 def test_a_refused_second_registration_leaves_the_first_alone() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1, "a"))
@@ -612,6 +616,7 @@ def test_an_aggregator_over_a_link_that_is_not_secure_is_refused_now_or_when_it_
     assert aggregator.engine.standings() == ()
 
 
+@pytest.mark.req("AX-6.3-5")
 def test_a_session_the_aggregator_ends_is_gone_with_its_reason() -> None:
     aggregator = Aggregator()
     aggregator.joined(register())

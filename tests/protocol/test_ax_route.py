@@ -44,6 +44,7 @@ def test_a_request_without_a_route_has_none() -> None:
     assert read_untrusted({"name": raw("x")}, {"progressToken": raw(1)}) is None
 
 
+@pytest.mark.req("AX-7.2-5")
 def test_the_walk_of_the_draft() -> None:
     at_root = start("infra", PATH[1:])
     assert at_root == Routed(path=PATH, cursor=1)  # matched at 0, inside
@@ -61,6 +62,7 @@ def test_a_root_without_a_segment_forwards_position_zero() -> None:
     assert (routed.path, routed.cursor, routed.receiver) == (("jira", "create"), 0, "jira")
 
 
+@pytest.mark.req("AX-7.2-3", "AX-7.2-6")
 def test_the_path_is_the_same_on_every_link_and_grows_by_one_per_segment() -> None:
     routed = start("root", ("a", "b", "c", "tool"))
     seen = [routed]
@@ -71,6 +73,7 @@ def test_the_path_is_the_same_on_every_link_and_grows_by_one_per_segment() -> No
     assert {bytes(as_meta(one)[ROUTE]) for one in seen} == {b'["root","a","b","c","tool"]'}
 
 
+@pytest.mark.req("AX-7.2-1")
 @pytest.mark.parametrize(
     ("route", "cursor"),
     [
@@ -105,6 +108,15 @@ def test_a_malformed_route_is_refused(route: object, cursor: object) -> None:
     assert refused(read(route, cursor))
 
 
+@pytest.mark.req("AX-7.2-1")
+@pytest.mark.parametrize("meta", [{ROUTE: Raw(b'["a"]')}, {CURSOR: Raw(b"0")}])
+def test_a_route_without_its_cursor_or_the_other_way_round_is_refused_as_such(meta: dict[str, Raw]) -> None:
+    fault = read_untrusted({}, meta)
+    assert isinstance(fault, Fault)
+    assert "one of them is missing" in (fault.data or {})["detail"]
+
+
+@pytest.mark.req("AX-7.2-1")
 @pytest.mark.parametrize(
     "meta",
     [
@@ -124,6 +136,7 @@ def test_the_keys_are_read_from_params_too_and_must_agree() -> None:
     assert refused(read_untrusted(keys, as_meta(start("other", PATH[1:]))))
 
 
+@pytest.mark.req("AX-7.2-4")
 @pytest.mark.parametrize(
     ("segment", "rest"),
     [
@@ -179,6 +192,7 @@ def test_a_resource_of_another_server_is_a_disagreement(segment: str, uri: str) 
     assert refused(follow_uri(Routed(path=("infra", "edge"), cursor=1), segment="edge", uri=uri))
 
 
+@pytest.mark.req("AX-7.2-2")
 @pytest.mark.parametrize("odd", ["a__b", "-", "_", "007", "x-y_z"])
 def test_segments_that_look_like_joints_stay_whole(odd: str) -> None:
     routed = read_untrusted({}, as_meta(start(odd, (odd, odd))))
@@ -193,6 +207,7 @@ def test_any_bytes_give_a_route_or_the_one_refusal(route: bytes, cursor: bytes) 
     assert refused(found) or isinstance(found, Routed)
 
 
+@pytest.mark.req("AX-7.2-2")
 def test_no_name_is_cut_up() -> None:
     text = Path(interlock.protocol.ax.route.__file__).read_text(encoding="utf-8")
     assert "split(" not in text

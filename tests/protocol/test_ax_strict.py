@@ -37,6 +37,7 @@ def test_ordinary_json_is_read_as_it_is(value: Any) -> None:
     assert read_untrusted(json.dumps(value, ensure_ascii=False, indent=1).encode()) == value
 
 
+@pytest.mark.req("AX-11.3-13")
 @pytest.mark.parametrize(
     "data",
     [
@@ -51,6 +52,7 @@ def test_a_key_that_stands_twice_at_any_depth_is_refused(data: bytes) -> None:
     assert reason(data) == "duplicate_key"
 
 
+@pytest.mark.req("AX-11.3-13")
 @pytest.mark.parametrize("data", [rb'"\ud83d"', rb'["x\ude00"]', rb'{"\udc00\ud800":1}', rb'{"a":[["\uDBFF "]]}'])
 def test_half_a_surrogate_pair_is_refused(data: bytes) -> None:
     assert reason(data) == "surrogate"

@@ -158,6 +158,7 @@ def test_a_value_may_be_anything_and_an_error_says_whether_it_may_pass() -> None
     assert (made.retryable, len(made.message)) == (True, 4096)
 
 
+@pytest.mark.req("AIP-define-3")
 @pytest.mark.parametrize(
     "returned",
     [

@@ -77,8 +77,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     latency_class: LatencyClass = LatencyClass.STANDARD
     consistency: Consistency = Consistency.BEST_EFFORT
-    mutable: bool = True  # AX-9.1-2
-    reversible: bool = False  # AX-9.1-2
+    mutable: bool = True
+    reversible: bool = False
     idempotent: bool = False  # AX-9.1-2
     transport: str = NATIVE  # a class of the registry, or a private one
     auth_scope: AuthScope = AuthScope.WRITE
@@ -256,7 +256,7 @@ def _merge(layers: list[Mapping[str, object]]) -> dict[str, object]:
     Then what the layers below said about reversal and a read scope was said of another kind of tool and falls away;
     otherwise an operator's `mutable = true` on a tool that called itself read-only and reversible would open the gate.
     """
-    merged: dict[str, object] = {"mutable": True, "reversible": False}
+    merged: dict[str, object] = {"mutable": True, "reversible": False}  # AX-9.1-2
     for layer in layers:
         if layer.get("mutable", merged["mutable"]) is not merged["mutable"]:
             merged["reversible"] = not layer["mutable"]

@@ -25,7 +25,7 @@ HELD_ELSEWHERE: Final = "notifications/mcpax/split_brain"  # ours
 
 SUBPROTOCOL: Final = "mcpax.v1"  # of the WebSocket at /ax
 VERSION: Final = "2026-05-01"  # the AX revision we speak (6.1)
-HEARTBEAT_MS: Final = 5000  # where a registrant names none; AX-6.2-1, AX-13.2-2
+HEARTBEAT_MS: Final = 5000  # where a registrant names none; AX-13.2-2
 HEARTBEATS_MISSED_MAX: Final = 3  # 6.3; AX-6.3-2, AX-6.2-3
 
 

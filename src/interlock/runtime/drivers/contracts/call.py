@@ -365,7 +365,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
 
     def _retry(self, *, sent: bool) -> bool:
         """Try the same driver as its retry says, or the next, where nothing can happen twice. False: it may not."""
-        if sent and (self.approved or not self.served.contract.idempotent):  # AIP-14.rules-2, AIP-30.resolve-7
+        if sent and not self.served.contract.idempotent:  # AIP-14.rules-2, AIP-30.resolve-7
+            return False
+        if sent and self.approved:  # AIP-14.rules-2
             return False
         self._record_invocation("upstream_error")
         self.give_back()
