@@ -60,8 +60,8 @@ ORDER = [
     *("net.websocket", "process", "keys", "packages", "uplink", "operator_api"),
     *("runtime.base", "runtime.trust", "runtime.sandbox", "runtime.credentials", "runtime.calls", "runtime.links"),
     "runtime.own_links",
-    *("runtime.catalog", "runtime.access", "runtime.approvals", "runtime.gate", "runtime.dispatch.checks"),
-    "runtime.dispatch",
+    *("runtime.catalog", "runtime.access", "runtime.approvals", "runtime.gate", "runtime.safety"),
+    *("runtime.dispatch.checks", "runtime.dispatch"),
     *("runtime.audience", "runtime.ax", "runtime.aql", "runtime.fronts", "runtime.parents", "runtime.drivers"),
     *("runtime.drivers.install", "runtime.drivers.secrets", "runtime.drivers.workspace", "runtime.drivers.provider"),
     *("runtime.drivers.add", "runtime.drivers.contracts", "runtime.drivers.registry", "runtime.interop"),
@@ -113,6 +113,8 @@ NOTED_ON: dict[str, str] = {
     "caller": "asker calls capabilities client hop log_level modern_capabilities seen view",
     "session": "knows_tree",
     "opened": "knows_tree",
+    # an execution of an agent is one record, which the safety loop keeps current
+    "execution": "counted ended_because grants is_refused notices pause seen_at start_id steps",
     # a link's connection, offer and counters are its keeper's and dispatcher's
     "link": f"{_LINK} stray tasks transport",
     "booked": "booked",

@@ -39,7 +39,7 @@ _ids = itertools.count(1)
 def limit_calls(node: Node, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many calls at once at each link."""
     guard = node.calls.dispatch.guard
-    monkeypatch.setattr(guard, "_calls_max", most)
+    monkeypatch.setattr(guard, "_quick_max", most)
     (availability,) = [check for check in guard.checks if check.name == "availability"]
     monkeypatch.setattr(availability, "calls_max", most)
 

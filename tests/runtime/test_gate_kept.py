@@ -299,7 +299,10 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
         asked = here.call("plant.fire")
         await asked.result()
         guard, link, call = here.node.calls.dispatch.guard, here.node.calls.keepers["plant"].link, asked.running
-        route, commit = find_tool(here, "plant.fire"), CommitCheck(here.node.calls.gate, here.node.calls.budgets)
+        route, commit = (
+            find_tool(here, "plant.fire"),
+            CommitCheck(here.node.calls.gate, here.node.calls.budgets, here.node.calls.agent_check),
+        )
         assert route is not None
         assert call.hold.is_waiting
         for carried in (msgspec.structs.replace(route, checks=()), None, route):

@@ -34,6 +34,7 @@ from interlock.config.record_types import (
     TREE,
     UNITS,
 )
+from interlock.config.safety_keys import SAFETY
 from interlock.config.sections import Key, Section, keys_by_name, keys_of
 from interlock.config.server_keys import MONTH_S, SERVERS, TEXT, TOOL
 from interlock.config.value_types import (
@@ -518,6 +519,7 @@ SECTIONS: Final = {
             keys=TOOL,
             help="What is known better than a server says about its tools.",
         ),
+        Section(name="safety", shape="table", keys=SAFETY, help="Agents whose steps are reported and judged."),
         Section(name="budget", shape="table", keys=_BUDGET, help="What a registered subserver may use."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),
         Section(name="store", shape="table", keys=_STORE, help="Where the node remembers."),

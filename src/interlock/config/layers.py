@@ -20,6 +20,8 @@ FILE_BYTES_MAX: Final = 1024 * 1024  # a thousand servers take a tenth of it
 KEY_PARTS_MAX: Final = 64  # tomllib's time grows with the square of the parts of a dotted key
 PREFIX: Final = "INTERLOCK_"
 _NOT_SETTINGS: Final = frozenset(("CONFIG", "URL", "TOKEN"))  # read by the commands
+# Names that MCP-AQL gives to variables, and the keys they set.
+_OF_AQL: Final[dict[str, KeyPath]] = {"MCPAQL_SAFETY_LOOP": ("safety", "mode")}
 _LONG_KEY = re.compile(
     rf"""(?<![\w-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{KEY_PARTS_MAX}}}""", re.ASCII
 )
@@ -101,6 +103,9 @@ def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) ->
             settings[(section,)] = (f"environment variable {name}", text)
         else:
             _warn_of_slip(name, findings)
+    for name, path in _OF_AQL.items():
+        if env.get(name):
+            settings[path] = (f"environment variable {name}", env[name])
     return _text_layer(settings, here, findings)
 
 

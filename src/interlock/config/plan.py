@@ -8,6 +8,14 @@ from typing import Literal
 
 import msgspec
 
+from interlock.protocol.aql.safety.policy import (
+    AUTO_APPROVE,
+    DENY,
+    REQUIRES_APPROVAL,
+    STEPS_DEFAULT,
+    Mode,
+    Tolerance,
+)
 from interlock.protocol.ax.budget import KEYS, Limits
 
 
@@ -153,6 +161,39 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     webhook_url: str | None = None
     webhook_secret: str | None = None  # never shown
+
+
+Stage = Literal["outcome", "patterns", "risk", "tolerance"]
+
+
+class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of one agent; None: as for all."""
+
+    max_autonomous_steps: int | None = None
+    risk_tolerance: Tolerance | None = None
+    deny: tuple[str, ...] = ()  # besides those for all
+    requires_approval: tuple[str, ...] = ()  # besides those for all
+    auto_approve: tuple[str, ...] | None = None
+    stages: tuple[Stage, ...] | None = None
+    tolerance_relaxes_confirm: bool | None = None
+    preapproved: bool | None = None
+
+
+class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The execution safety loop (MCP-AQL 8.6 to 8.8)."""
+
+    mode: Mode = "disabled"
+    require: tuple[str, ...] = ()  # principals
+    max_autonomous_steps: int = STEPS_DEFAULT
+    risk_tolerance: Tolerance = "moderate"
+    deny: tuple[str, ...] = DENY
+    requires_approval: tuple[str, ...] = REQUIRES_APPROVAL
+    auto_approve: tuple[str, ...] = AUTO_APPROVE
+    stages: tuple[Stage, ...] = ("outcome", "patterns", "risk", "tolerance")
+    progressive_lockout: bool = True
+    tolerance_relaxes_confirm: bool = False
+    preapproved: bool = False
+    agents: dict[str, AgentPlan] = {}
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,6 +362,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[ServerPlan, ...] = ()
     drivers: DriversPlan = DriversPlan()
     tools: tuple[ToolRule, ...] = ()
+    safety: SafetyPlan = SafetyPlan()
     budget: BudgetPlan = BudgetPlan()
     limits: LimitsPlan = LimitsPlan()
     store: StorePlan = StorePlan()

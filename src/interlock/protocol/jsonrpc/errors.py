@@ -26,6 +26,7 @@ TOOL_DEGRADED: Final = 32002  # AX-13.2-3
 BUDGET_EXCEEDED: Final = 32003  # AX-11.4-3
 CALL_TIMEOUT: Final = 32130  # AX-7.3-1
 UNAVAILABLE: Final = 32131
+EXECUTION_REFUSED: Final = 32150  # by the safety loop of MCP-AQL
 
 
 class Fault(msgspec.Struct, frozen=True):

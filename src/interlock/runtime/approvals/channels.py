@@ -1,7 +1,8 @@
 """The channels that notify operators: a notification on the desktop, a command, a webhook.
 
-In: a `Notice`, which says that something waits and where to look, and holds no argument, no secret and no text of the
-caller. Out: nothing, or ChannelFailed with what is wrong. Each takes a bounded time.
+In: a `Notice`, which says that something waits and where to look, and holds no argument and no text of the caller; and
+no secret but the verification code of an agent, which is for operators and goes by stdin or over TLS, never as an
+argument of a program. Out: nothing, or ChannelFailed with what is wrong. Each takes a bounded time.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from interlock.protocol.jsontext.display import plain
 from interlock.runtime.base.clock import Clock
 
 COMMAND_S: Final = 10.0  # how long a command may take
+DIALOG_S: Final = 120  # how long a code stays on the desktop
 SIGNATURE: Final = "x-interlock-signature"
 
 _DESKTOP: Final = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
@@ -35,7 +37,7 @@ _APPLE_SCRIPT: Final = (
 _encode = msgspec.json.Encoder().encode
 
 
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
+class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     event: str
     id: str
     kind: str
@@ -45,6 +47,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: str | None
     url: str
     node: str
+    code: str | None = None  # with which a person verifies an agent, or the token that confirms its step
 
 
 class ChannelFailed(Exception):
@@ -78,7 +81,22 @@ class DesktopChannel:
         self._platform = platform
 
     async def send(self, notice: Notice) -> None:
-        await _run(self._argv(notice), b"")
+        if notice.code is None:
+            await _run(self._argv(notice), b"")
+        else:  # arguments are read by all who may list processes
+            await _run(self._dialog_argv(), self._dialog(notice, notice.code), DIALOG_S + COMMAND_S)
+
+    def _dialog_argv(self) -> list[str]:
+        if self._platform == "darwin":
+            return ["osascript", "-"]
+        return ["zenity", "--text-info", f"--title={_TITLE}", f"--timeout={DIALOG_S}", "--width=480"]
+
+    def _dialog(self, notice: Notice, code: str) -> bytes:
+        text = plain(f"{notice.tool}, of {notice.requested_by}, waits for you. Code: {code}")
+        if self._platform != "darwin":
+            return text.encode()
+        quoted = text.replace("\\", "").replace('"', "")
+        return f'display dialog "{quoted}" buttons {{"OK"}} giving up after {DIALOG_S}\n'.encode()
 
     def _argv(self, notice: Notice) -> list[str]:
         text = plain(f"{notice.tool}, asked by {notice.requested_by}: interlock approvals show {notice.id[:8]}")
@@ -120,7 +138,7 @@ class WebhookChannel:
         await self._fetcher.close()
 
 
-async def _run(command: Sequence[str], said: bytes) -> None:
+async def _run(command: Sequence[str], said: bytes, limit_s: float = COMMAND_S) -> None:
     """Without a shell, and with a bare environment."""
     declared = {name: os.environ[name] for name in _DESKTOP if name in os.environ}
     try:
@@ -138,10 +156,10 @@ async def _run(command: Sequence[str], said: bytes) -> None:
     except (ChildStartFailed, OSError) as error:
         raise ChannelFailed(f"{command[0]} cannot be started: {getattr(error, 'strerror', None) or error}") from None
     try:
-        async with asyncio.timeout(COMMAND_S):
+        async with asyncio.timeout(limit_s):
             await process.communicate(said)
     except TimeoutError:
-        raise ChannelFailed(f"{command[0]} did not end within {COMMAND_S:g} s") from None
+        raise ChannelFailed(f"{command[0]} did not end within {limit_s:g} s") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

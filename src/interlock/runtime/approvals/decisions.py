@@ -59,12 +59,15 @@ class DecisionService:
         judge: Verifier | None = None,
         rulings: Rulings | None = None,
         drivers: DriverDecisions | None = None,
+        agents: Rulings | None = None,
         is_current: Callable[[Approval], bool] = lambda approval: True,
     ) -> None:
-        """`rulings`: of the definitions of tools. `is_current`: what was shown of a call is still what would run."""
+        """`rulings`: of the definitions of tools. `agents`: of what was asked about agents. `is_current`: what was
+        shown of a call is still what would run."""
         self._judge = judge
         self._rulings = rulings
         self._drivers = drivers or DriverDecisions()
+        self._agents = agents
         self._is_call_current = is_current
         self._inbox = inbox
         self._clock = clock
@@ -148,9 +151,14 @@ class DecisionService:
 
     async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
         decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)
-        if isinstance(decided, Fault) or decided.kind is not Kind.DEFINITION:
+        if isinstance(decided, Fault):
             return decided
-        rulings = self._drivers.maybe if decided.source is Source.DRIVERS else self._rulings
+        if decided.source is Source.AQL:
+            rulings: Rulings | None = self._agents
+        elif decided.kind is not Kind.DEFINITION:
+            return decided
+        else:
+            rulings = self._drivers.maybe if decided.source is Source.DRIVERS else self._rulings
         if rulings is None:
             return decided
         settled = await rulings.settle(decided)

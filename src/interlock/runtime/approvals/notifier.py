@@ -34,15 +34,30 @@ NOT_IN_THE_INBOX: Final = frozenset((Kind.ACK,))
 
 
 class Notifier:
-    def __init__(self, inbox: Inbox, channels: Mapping[str, Channel], *, url: Callable[[], str], node: str) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        channels: Mapping[str, Channel],
+        *,
+        url: Callable[[], str],
+        node: str,
+        code: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        """`code`: what operators are told beside an approval, by its id."""
         self.trouble: dict[str, str] = {}  # what is wrong with a channel, until something arrives again
         self.dropped = 0
         self._inbox = inbox
         self._channels = dict(channels)
         self._url = url
         self._node = node
+        self._code = code
         self._lines: dict[str, asyncio.Queue[Notice]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def shows_codes(self) -> bool:
+        """Whether a channel brings a code to operators without their asking."""
+        return bool(self._channels)
 
     async def open(self) -> None:
         if not self._channels:
@@ -114,6 +129,7 @@ class Notifier:
             expires_at=None if approval.expires_at is None else rfc3339(approval.expires_at),
             url=f"{self._url()}/approvals/{approval.id}",
             node=self._node,
+            code=self._code(approval.id),
         )
 
 

@@ -50,19 +50,32 @@ class Admitted(Generic[C]):
 
 
 class Guard(Generic[R]):
-    __slots__ = ("_budgets", "_calls_max", "_commit", "_common", "_own", "_send", "checks")
+    __slots__ = ("_budgets", "_calls_max", "_commit", "_common", "_own", "_quick_max", "_send", "checks")
 
     def __init__(
         self, checks: Iterable[Check[R]], *, commit: Commit[R], send: Send[R], budgets: Budgets, calls_max: int
     ) -> None:
         """`calls_max`: under way at one link; a server that never answers must not starve others."""
-        self.checks = tuple(sorted(checks, key=lambda check: check.number))
-        self._common = tuple(check for check in self.checks if check.is_common)
-        self._own = tuple(check for check in self.checks if not check.is_common)
+        self.checks: tuple[Check[R], ...] = ()
+        self._list(checks)
         self._commit = commit
         self._send = send
         self._budgets = budgets
-        self._calls_max = calls_max
+        self._calls_max = self._quick_max = calls_max
+
+    def _list(self, checks: Iterable[Check[R]]) -> None:
+        self.checks = tuple(sorted(checks, key=lambda check: check.number))
+        self._common = tuple(check for check in self.checks if check.is_common)
+        self._own = tuple(check for check in self.checks if not check.is_common)
+
+    def include(self, check: Check[R], *, is_included: bool) -> None:
+        """Puts a check on the list, or takes it off. Routes that carry checks have to be listed anew."""
+        others = [one for one in self.checks if one is not check]
+        self._list([*others, check] if is_included else others)
+
+    def watch(self, *, is_needed: bool) -> None:
+        """Whether every call has to be asked about, also those over routes without checks."""
+        self._quick_max = 0 if is_needed else self._calls_max
 
     def checks_for(self, route: R) -> tuple[Check[R], ...]:
         """What a route carries: the checks that apply to it, in order; nothing where only the common ones do."""
@@ -82,7 +95,7 @@ class Guard(Generic[R]):
             call.hold is None
             and (route is None or not route.checks)
             and link.standing.state is _READY
-            and link.booked < self._calls_max
+            and link.booked < self._quick_max
             and not self._budgets.is_enforced
         ):
             return Admitted(call, _KEY)

@@ -8,6 +8,7 @@ from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.calls.check import Check
 from interlock.runtime.calls.guard import Guard
 from interlock.runtime.catalog.routes import Route
+from interlock.runtime.dispatch.checks.agent import AgentCheck
 from interlock.runtime.dispatch.checks.arguments import ArgumentsCheck
 from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.budget import BudgetCheck
@@ -27,9 +28,9 @@ def admission_checks(
     current: CurrentPlan,
 ) -> list[Check[Route]]:
     return [
-        # 3, the operation of MCP-AQL, is to come.
+        # 3, the operation of MCP-AQL, is asked by its surfaces; 5, the agent, is on the list while the loop is on.
         route_check,
-        # 5, the state of the agent, and 6, the names registry, are to come.
+        # 6, the names registry, is to come.
         ArgumentsCheck(),
         availability,
         BudgetCheck(budgets),
@@ -44,12 +45,15 @@ def make_guard(
     gate: Gate,
     approvers: Approvers,
     current: CurrentPlan,
+    agent: AgentCheck,
 ) -> Guard[Route]:
     """`current`: the configuration as it is now."""
-    return Guard(
+    guard = Guard(
         admission_checks(route_check, availability, budgets, gate, approvers, current),
-        commit=CommitCheck(gate, budgets),
+        commit=CommitCheck(gate, budgets, agent),
         send=SendCheck(),
         budgets=budgets,
         calls_max=availability.calls_max,
     )
+    guard.include(agent, is_included=current.plan.safety.mode != "disabled")
+    return guard

@@ -12,6 +12,7 @@ from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.approvals.tool_definitions import Definitions
 from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.safety.codes import Codes
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.approval_proofs import ProofVerifier
 from interlock.runtime.trust.passkeys import PasskeyService
@@ -27,6 +28,7 @@ class ApprovalParts(msgspec.Struct, frozen=True, kw_only=True):
     definitions: Definitions
     expiry: Expiry
     notifier: Notifier
+    codes: Codes
 
 
 def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
@@ -36,6 +38,8 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
     judge = ProofVerifier(kv, clock, anchors, passkeys.maybe_party)
     inbox = Inbox(ApprovalStore(kv, clock), ApprovalAudit(recorder), clock, rules_of(plan.approvals))
     ruled = AsyncFeed[str]()
+    codes = Codes(kv, clock)
+    channels = make_channels(plan.approvals, clock)
     return ApprovalParts(
         anchors=anchors,
         passkeys=passkeys,
@@ -45,5 +49,6 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
         ruled=ruled,
         definitions=Definitions(kv, inbox, clock, ruled),
         expiry=Expiry(inbox),
-        notifier=Notifier(inbox, make_channels(plan.approvals, clock), url=passkeys.url, node=plan.node.name),
+        notifier=Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=codes.maybe_shown),
+        codes=codes,
     )

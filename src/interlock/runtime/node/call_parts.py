@@ -11,6 +11,7 @@ from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.budgets import Budgets, is_limited
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
 from interlock.runtime.catalog.routes import ChangedDefinition
+from interlock.runtime.dispatch.checks.agent import AgentCheck
 from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.client_tasks import AskedTasks
@@ -21,6 +22,7 @@ from interlock.runtime.gate.gate import Gate
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.link_events import NodeLinkEvents
+from interlock.runtime.node.safety_parts import SafetyParts, make_safety_parts
 from interlock.runtime.node.store_parts import StoreParts
 
 
@@ -36,6 +38,8 @@ class CallParts(msgspec.Struct, frozen=True, kw_only=True):
     approvals: ApprovalViews
     client_tasks: AskedTasks
     task_updates: TaskNews
+    safety: SafetyParts
+    agent_check: AgentCheck
     link_events: NodeLinkEvents
 
 
@@ -57,7 +61,10 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
     route_check = RouteCheck(lambda: catalog.namespace)
     availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
-    guard = make_guard(route_check, availability, budgets, gate, approvals.anchors, stores.current)
+    safety = make_safety_parts(plan, stores, approvals, lambda: catalog.namespace, lambda route: None)
+    agent_check = AgentCheck(safety.watch)
+    guard = make_guard(route_check, availability, budgets, gate, approvals.anchors, stores.current, agent_check)
+    safety.loop.changed.subscribe(lambda _: guard.watch(is_needed=safety.watch.is_needed))
     redefined = Feed[tuple[ChangedDefinition, ...]]()
     redefined.subscribe(gate.definitions_changed)
     catalog = Catalog(
@@ -83,6 +90,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         judge=approvals.judge,
         rulings=definitions,
         drivers=driver_decisions,
+        agents=safety.loop,
         is_current=is_current,
     )
     dispatch = Dispatch(
@@ -120,6 +128,8 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         ),
         client_tasks=client_tasks,
         task_updates=task_updates,
+        safety=safety,
+        agent_check=agent_check,
         link_events=NodeLinkEvents(
             catalog,
             audience,

@@ -40,6 +40,7 @@ class ReloadSteps:
             "tools": self._take_tools,
             "gate": self._take_tools,
             "approvals": self._take_approvals,
+            "safety": self._take_safety,
             "access": self._take_access,
             "anchors": self._take_anchors,
             "budget": self._take_budget,
@@ -84,6 +85,17 @@ class ReloadSteps:
         self._stores.current.replace(new)
         self._approvals.inbox.replan(rules_of(new.approvals))
         await self._approvals.notifier.replan(make_channels(new.approvals, self._stores.clock))
+
+    async def _take_safety(self, old: Plan, new: Plan) -> None:
+        """From the next step of each agent on; blocks stay."""
+        self._stores.current.replace(new)
+        safety = self._calls.safety
+        safety.attempts.replan(is_progressive=new.safety.progressive_lockout)
+        is_on = new.safety.mode != "disabled"
+        self._calls.dispatch.guard.include(self._calls.agent_check, is_included=is_on)
+        safety.loop.replan(new.safety)
+        if is_on != (old.safety.mode != "disabled"):
+            await self._take_tools(old, new)
 
     async def _take_access(self, old: Plan, new: Plan) -> None:
         """For principals that come from now on; a registrant that is here keeps the scope it was told."""

@@ -5,6 +5,7 @@ from interlock.runtime.calls.call import Call, CallLink
 from interlock.runtime.calls.caller import Principal
 from interlock.runtime.calls.check import CheckNumber, Refuse, Release, Verdict
 from interlock.runtime.catalog.routes import Route
+from interlock.runtime.dispatch.checks.agent import AgentCheck
 from interlock.runtime.gate.gate import Gate
 
 
@@ -12,8 +13,9 @@ class CommitCheck:
     number = CheckNumber.COMMIT
     name = "commit"
 
-    def __init__(self, gate: Gate, budgets: Budgets) -> None:
+    def __init__(self, gate: Gate, budgets: Budgets, agent: AgentCheck) -> None:
         self._gate = gate
+        self._agent = agent
         self._budgets = budgets
 
     async def check(self, call: Call, link: CallLink, release: Release) -> Refuse | None:
@@ -24,6 +26,7 @@ class CommitCheck:
         if fault is not None:
             call.refund()
             return Refuse(self.number, fault)
+        self._agent.use(call)
         return None
 
     def explain(self, route: Route, caller: Principal) -> Verdict:

@@ -1,0 +1,60 @@
+"""The execution safety loop of a node: its stores, the loop itself, and the watch over calls."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.runtime.catalog.catalog import Namespace
+from interlock.runtime.node.approval_parts import ApprovalParts
+from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.safety.agents import Blocks
+from interlock.runtime.safety.audit import SafetyAudit
+from interlock.runtime.safety.challenges import Challenges
+from interlock.runtime.safety.codes import Attempts
+from interlock.runtime.safety.executions import Executions
+from interlock.runtime.safety.grants import CallableNames, OperationName
+from interlock.runtime.safety.loop import SafetyLoop
+from interlock.runtime.safety.verification import Verification
+from interlock.runtime.safety.watch import Watch
+
+IDLE_S = 1800.0
+KEEP_S = 86_400.0
+
+
+class SafetyParts(msgspec.Struct, frozen=True, kw_only=True):
+    challenges: Challenges
+    loop: SafetyLoop
+    attempts: Attempts
+    verification: Verification
+    watch: Watch
+
+
+def make_safety_parts(
+    plan: Plan,
+    stores: StoreParts,
+    approvals: ApprovalParts,
+    namespace: Callable[[], Namespace],
+    operation: OperationName,
+) -> SafetyParts:
+    kv, clock, codes = stores.store.kv, stores.clock, approvals.codes
+    challenges = Challenges(approvals.inbox, codes, clock)
+    loop = SafetyLoop(
+        plan.safety,
+        clock,
+        blocks=Blocks(kv, clock),
+        executions=Executions(kv, clock, KEEP_S),
+        challenges=challenges,
+        names=CallableNames(namespace, operation),
+        audit=SafetyAudit(stores.recorder, clock),
+        has_channel=lambda: approvals.notifier.shows_codes or bool(approvals.anchors.known()),
+        idle_s=IDLE_S,
+    )
+    attempts = Attempts(kv, clock, is_progressive=plan.safety.progressive_lockout)
+    return SafetyParts(
+        challenges=challenges,
+        loop=loop,
+        attempts=attempts,
+        verification=Verification(loop, codes, attempts, clock),
+        watch=Watch(loop, clock),
+    )

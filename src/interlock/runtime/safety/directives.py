@@ -1,0 +1,122 @@
+"""Directives and the notifications in them (8.7.3): what an agent is told with each report.
+
+permission_pending, autonomy_pause and danger_zone are read off the state each time, and so repeat until they are
+cleared; status and error wait in the execution and are told once. Nothing is ever pushed.
+"""
+
+from typing import Final
+
+from interlock.protocol.approvals.approval import Kind
+from interlock.protocol.aql.safety.directive import Directive, Metadata, Notification, NotificationType, tier_word
+from interlock.protocol.aql.safety.evaluation import Evaluation, Verdict
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.clock import rfc3339
+from interlock.runtime.safety.agents import Block, Blocks
+from interlock.runtime.safety.executions import Execution, Pause
+
+LEVEL: Final = "CONFIRM_SINGLE_USE"
+START_WAITS: Final = "The start of the agent waits for the approval of a person."
+_T = NotificationType
+
+
+class Directives:
+    def __init__(self, inbox: Inbox, blocks: Blocks) -> None:
+        self._inbox = inbox
+        self._blocks = blocks
+
+    def of_evaluation(self, execution: Execution, evaluation: Evaluation, *, more: tuple[str, ...] = ()) -> Directive:
+        return Directive(
+            continue_=evaluation.verdict is Verdict.CONTINUE,
+            stopped=evaluation.verdict is Verdict.STOP,
+            factors=(*evaluation.factors, *more),
+            reason=evaluation.reason,
+            steps_remaining=evaluation.steps_remaining,
+            next_step_risk=tier_word(evaluation),
+            notifications=self.notifications(execution),
+        )
+
+    def of_pause(self, execution: Execution, pause: Pause, reason: str) -> Directive:
+        return Directive(
+            continue_=False,
+            factors=(*pause.evaluation.factors, "The agent is paused since an earlier report."),
+            reason=reason,
+            notifications=self.notifications(execution),
+        )
+
+    def of_pending(self, execution: Execution) -> Directive:
+        return Directive(
+            continue_=False,
+            factors=(START_WAITS,),
+            reason=START_WAITS,
+            notifications=self.notifications(execution),
+        )
+
+    def of_block(self, block: Block) -> Directive:
+        return Directive(
+            continue_=False,
+            stopped=True,
+            factors=("The agent is blocked.",),
+            reason=block.reason,
+            notifications=(_danger(block, is_own=True),),
+        )
+
+    def notifications(self, execution: Execution) -> tuple[Notification, ...]:
+        told, execution.notices = execution.notices, []
+        since = execution.started_at or execution.created_at
+        return (
+            *self._pending(execution),
+            *([_paused(execution.pause)] if execution.pause is not None else ()),
+            *(
+                _danger(block, is_own=block.principal == execution.agent.principal)
+                for block in self._blocks.all()
+                if block.at >= since or block.agent == execution.agent
+            ),
+            *told,
+        )
+
+    def _pending(self, execution: Execution) -> list[Notification]:
+        """What the gate holds for a person: the start of the agent, and calls that it made."""
+        if execution.start_id is not None and execution.started_at is None:
+            return [pending_start(execution.created_at)]
+        since = execution.started_at or execution.created_at
+        return [
+            Notification(
+                type=_T.PERMISSION_PENDING,
+                message=f"A call of {approval.tool} waits for a person.",
+                metadata=Metadata(operation=approval.tool, level=LEVEL, reason=approval.reason),
+                timestamp=rfc3339(approval.created_at),
+            )
+            for approval in self._inbox.waiting(Kind.CALL)
+            if approval.requested_by == execution.agent.principal and approval.created_at >= since
+        ]
+
+
+def pending_start(at: float) -> Notification:
+    return Notification(
+        type=_T.PERMISSION_PENDING,
+        message=START_WAITS,
+        metadata=Metadata(operation="execute_agent", level=LEVEL),
+        timestamp=rfc3339(at),
+    )
+
+
+def _paused(pause: Pause) -> Notification:
+    return Notification(
+        type=_T.AUTONOMY_PAUSE,
+        message=f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.",
+        metadata=Metadata(
+            reason=pause.evaluation.reason,
+            verification_id=pause.approval_id if pause.is_verified_by_code else None,
+        ),
+        timestamp=rfc3339(pause.at),
+    )
+
+
+def _danger(block: Block, *, is_own: bool) -> Notification:
+    """Agents of another principal are told that there is a block, and nothing of what was reported."""
+    return Notification(
+        type=_T.DANGER_ZONE,
+        message=f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked.",
+        metadata=Metadata(reason=block.reason if is_own else None, verification_id=block.challenge_id),
+        timestamp=rfc3339(block.at),
+    )

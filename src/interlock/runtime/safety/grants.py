@@ -1,0 +1,86 @@
+"""Grants: what a reported step lets an agent call, once each.
+
+A hint is prose; what it can be held to are the names in it. A grant holds those that are names of something to call,
+and is matched by every name that a call goes by: alias, qualified, local, original and operation name.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from interlock.protocol.aql.safety.hint import Hint, normalise
+from interlock.protocol.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Caller, ViewKey
+from interlock.runtime.catalog.catalog import Namespace
+from interlock.runtime.catalog.routes import Route
+
+VIEWS_MAX: Final = 16
+WATCHED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET))  # completion acts on nothing
+
+CallIdentity = tuple[bytes, float]
+OperationName = Callable[[Route], str | None]
+
+
+def identity_of(call: Call) -> CallIdentity:
+    """What tells one call from another, however often the guard asks about it."""
+    return call.client_id, call.started
+
+
+class Grant:
+    __slots__ = ("_used", "is_approved", "names")
+
+    def __init__(self, names: frozenset[str], *, is_approved: bool = False) -> None:
+        """`is_approved`: by a person, who saw the hint."""
+        self.names = names
+        self.is_approved = is_approved
+        self._used: set[CallIdentity] = set()
+
+    def may(self, call: Call, names: frozenset[str]) -> bool:
+        return identity_of(call) in self._used or not self.names.isdisjoint(names)
+
+    def use(self, call: Call, names: frozenset[str]) -> None:
+        """For this call; the same call may be looked at again."""
+        if identity_of(call) not in self._used:
+            self._used.add(identity_of(call))
+            self.names -= names
+
+
+class CallableNames:
+    """Every name that a caller could call something by. Made once per namespace and kind of caller."""
+
+    def __init__(self, namespace: Callable[[], Namespace], operation: OperationName) -> None:
+        """`namespace`: as it is now. `operation`: the name of a tool's operation on the AQL surfaces."""
+        self._namespace = namespace
+        self._operation = operation
+        self._known: dict[ViewKey, tuple[Namespace, frozenset[str]]] = {}
+
+    def of(self, caller: Caller) -> frozenset[str]:
+        namespace = self._namespace()
+        found = self._known.get(caller.key)
+        if found is not None and found[0] is namespace:
+            return found[1]
+        view = namespace.view(caller.key)
+        names: set[str] = set()
+        for route in {id(route): route for table in (view.tools, view.prompts) for route in table.values()}.values():
+            names |= self.of_route(route)
+        if len(self._known) >= VIEWS_MAX:
+            self._known.clear()
+        self._known[caller.key] = namespace, frozenset(names)
+        return self._known[caller.key][1]
+
+    def of_route(self, route: Route) -> frozenset[str]:
+        operation = self._operation(route)
+        spelled = (route.qualified, route.alias, route.local, route.original, *((operation,) if operation else ()))
+        return frozenset(normalise(name) for name in spelled)
+
+    def of_call(self, call: Call) -> frozenset[str]:
+        if isinstance(call.route, Route):
+            return self.of_route(call.route)
+        route = None
+        if call.method == PROMPTS_GET:
+            route = self._namespace().view(call.caller.key).find_prompt(call.target)
+        return self.of_route(route) if route is not None else frozenset((normalise(call.target),))
+
+    def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:
+        """Of the names in a hint those that something can be called by; a URI may be that of a resource."""
+        return (hint.names & self.of(caller)) | frozenset(name for name in hint.names if "://" in name)

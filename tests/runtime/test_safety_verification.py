@@ -1,0 +1,397 @@
+"""Can anybody but a person who saw the code let a blocked agent go on?"""
+
+import asyncio
+import base64
+import logging
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from tests.interaction.gate.held import ADA
+from tests.runtime.agents_here import ENFORCING, LOOK, Agent, AgentsHere, agents_here, failed
+from tests.runtime.parked import AheadClock
+from tests.servers.minting import mint
+
+from interlock.config.plan import SafetyPlan
+from interlock.protocol.approvals.digests import signed_digest
+from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.confirmation.held_call import Presented
+from interlock.runtime.safety import codes
+from interlock.runtime.safety.agents import BUCKET
+from interlock.store.ports import Damaged
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DENIED = "drop_table users"
+RISKY = "purging the compost with plant.look"
+WRONG = "0" * 26
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentsHere]:
+    extra = f"{ENFORCING}[safety.agents.declared]\nrisk_tolerance = 'moderate'\n"
+    async with agents_here(tmp_path_factory.mktemp("agents"), extra) as found:
+        yield found
+
+
+async def blocked(here: AgentsHere, client: str, name: str = "coder") -> tuple[Agent, str]:
+    agent = here.agent(client, name)
+    await agent.start()
+    directive = await agent.directive(DENIED)
+    assert directive["stopped"] is True
+    (notice,) = [one for one in directive["notifications"] if one["metadata"].get("verificationId") is not None][-1:]
+    return agent, notice["metadata"]["verificationId"]
+
+
+def wall(here: AgentsHere) -> float:
+    return here.clock.wall()
+
+
+async def prove(here: AgentsHere, id: str, answer: str | None = None) -> Presented:
+    approval = here.inbox.get(id)
+    assert approval is not None
+    now = wall(here)
+    claims = {
+        "iss": "ada",
+        "aud": here.node.stores.identity.aggregator_id,
+        "jti": str(random.random()),
+        "iat": now,
+        "exp": now + 300,
+        "confirmation_id": id,
+        "call_digest": signed_digest(approval, answer),
+    }
+    return Presented(type="operator_signature", token=mint(ADA, claims, typ="mcpax-confirm+jwt"))
+
+
+@pytest.mark.req("AQL-8.8.2-5", "AQL-8.6.4-5", "AQL-8.8.3-2")
+async def test_a_blocked_agent_does_nothing_until_the_code_is_given(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:v1")
+    for work in (agent.start(), agent.report(LOOK), agent.complete(), agent.abort()):
+        refused = await failed(work)
+        assert refused.code == "PERMISSION_DENIED" and refused.details is not None
+        assert (refused.details["reason"], refused.details["element_name"]) == ("agent_blocked", "coder")
+        assert refused.details["verification_id"] == id
+    told = (await failed(agent.report(LOOK))).details
+    assert told is not None and (told["autonomy"]["continue"], told["autonomy"]["stopped"]) == (False, True)
+    error = await agent.call().error()
+    assert (error["data"]["reason"], error["data"]["verification_id"]) == ("agent_blocked", id)
+    written = here.shown(id).lower().replace("-", " ")
+    answer = await agent.verify(id, written)
+    assert answer == {"verified": True, "element_name": "coder", "status": "running"}
+    assert (await failed(agent.verify(id, written))).code == "TOKEN_ALREADY_USED"
+    assert "stopped" not in await agent.directive(LOOK)
+    await agent.passes()
+
+
+@pytest.mark.req("AQL-8.8.2-6")
+async def test_a_wrong_code_makes_the_right_one_void(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:v2")
+    code = here.shown(id)
+    wrong = await failed(agent.verify(id, WRONG))
+    assert wrong.code == "TOKEN_INVALID" and WRONG not in str(wrong)
+    assert (await failed(agent.verify(id, code))).code == "TOKEN_ALREADY_USED"
+    refused = (await failed(agent.report(LOOK))).details
+    assert refused is not None and refused["verification_id"] == id  # at most one in 60 s
+    here.clock.ahead += 61
+    refused = (await failed(agent.report(LOOK))).details
+    assert refused is not None and (fresh := refused["verification_id"]) != id
+    assert (await failed(agent.report(LOOK))).details is not None
+    assert [one.id for one in here.waiting(agent.client)] == [fresh]
+    assert (await agent.verify(fresh, here.shown(fresh)))["verified"] is True
+    await here.agent("client:v2").directive(LOOK)
+
+
+@pytest.mark.req("AQL-8.8.2-7", "AQL-8.8.2-8")
+async def test_a_challenge_expires_and_counts_as_failed(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:v3")
+    code = here.shown(id)
+    here.clock.ahead += 299
+    assert here.loop.challenges.is_waiting(id)
+    here.clock.ahead += 2
+    expired = await failed(agent.verify(id, code))
+    assert expired.code == "TOKEN_EXPIRED"
+    assert here.loop.blocks.of_principal(agent.client)
+    records = [one for one in await here.audited("agents/verify") if one["who"] == agent.client]
+    assert [(one["outcome"], one["reason"], one["approval"]) for one in records] == [("failed", "TOKEN_EXPIRED", id)]
+    assert here.node.calls.safety.attempts.count(here.loop.blocks.of_principal(agent.client)[0].agent.stored) == 1
+
+
+@pytest.mark.req("AQL-8.8.3-6", "AQL-8.7.3-6", "AQL-8.8.1-3", "AQL-8.8.2-4")
+async def test_a_verify_pause_names_its_challenge_and_makes_no_second_one(here: AgentsHere) -> None:
+    agent = here.agent("client:v4")
+    other = here.agent("client:v4", "declared")
+    await agent.start()
+    await other.start()
+    paused = await agent.directive(RISKY)
+    assert paused["continue"] is False and "stopped" not in paused
+    (notice,) = paused["notifications"]
+    id = notice["metadata"]["verificationId"]
+    assert (notice["type"], [one.id for one in here.waiting(agent.client)]) == ("autonomy_pause", [id])
+    again = await agent.directive(LOOK)
+    assert id in again["reason"] and len(here.waiting(agent.client)) == 1
+    assert "notifications" not in await other.directive("calling plant.nudge with care")
+    assert await agent.refusal() == "unreported_action"  # the other agent is not paused
+    await agent.verify(id, here.shown(id))
+    await agent.passes()  # what was reported and verified
+    assert "autonomy_pause" not in [one["type"] for one in (await agent.directive(LOOK)).get("notifications", [])]
+
+
+@pytest.mark.req("AQL-8.8.3-8", "AQL-8.8.3-7")
+async def test_a_verify_pause_ends_with_its_challenge(here: AgentsHere) -> None:
+    agent = here.agent("client:v5")
+    await agent.start()
+    first = (await agent.directive(RISKY))["notifications"][0]["metadata"]["verificationId"]
+    here.clock.ahead += 301
+    again = await agent.directive(RISKY)
+    pauses = [one for one in again["notifications"] if one["type"] == "autonomy_pause"]
+    assert len(pauses) == 1 and pauses[0]["metadata"]["verificationId"] != first
+    here.clock.ahead += 301
+    assert (await agent.directive(LOOK))["continue"] is True
+    await agent.directive(RISKY)
+    assert (await agent.start())["status"] == "running"  # a pause does not stop a new execution
+
+
+@pytest.mark.req("AQL-8.8.3-5")
+async def test_another_name_is_no_way_around_a_block(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:v6")
+    for name in ("coder", "CODER", "c\u043eder", "somebody else"):
+        refused = await failed(here.agent(agent.client, name).start())
+        assert refused.code == "PERMISSION_DENIED" and refused.details is not None
+        assert (refused.details["reason"], refused.details["verification_id"]) == ("agent_blocked", id)
+    assert (await failed(here.agent(agent.client, "co\u200bder").start())).code == "VALIDATION_INVALID_VALUE"
+    declared = here.agent(agent.client, "declared")
+    await declared.start()
+    await declared.directive(LOOK)
+    await declared.passes()
+    assert await agent.refusal() == "agent_blocked"
+    await here.agent("client:v6-other", "coder").start()
+
+
+@pytest.mark.req("AQL-8.7.3-7", "AQL-8.8.1-2", "AQL-8.7.3-8")
+async def test_every_running_agent_hears_of_a_block_and_of_nothing_said(here: AgentsHere) -> None:
+    others = [here.agent("client:v7-b"), here.agent("client:v7-a", "declared")]
+    for other in others:
+        await other.start()
+    agent, id = await blocked(here, "client:v7-a")
+    foreign, own = [(await other.directive(LOOK))["notifications"][-1] for other in others]
+    for notice in (foreign, own):
+        assert (notice["type"], notice["metadata"]["verificationId"]) == ("danger_zone", id)
+    assert foreign["message"] == "An agent is blocked." and set(foreign["metadata"]) == {"verificationId"}
+    await agent.verify(id, here.shown(id))
+    for other in others:
+        notices = (await other.directive(LOOK)).get("notifications", [])
+        assert id not in [one["metadata"].get("verificationId") for one in notices if one["type"] == "danger_zone"]
+
+
+@pytest.mark.req("AQL-8.8.5-1", "AQL-8.8.5-2", "AQL-8.8.5-4")
+async def test_codes_cannot_be_guessed_in_numbers(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:v8")
+    code = here.shown(id)
+    for number in range(10):
+        refused = await failed(agent.verify(id, f"{number:026}" if number else WRONG))
+        assert refused.code == ("TOKEN_ALREADY_USED" if number else "TOKEN_INVALID")
+    limited = await failed(agent.verify(id, code))
+    assert limited.code == "RATE_LIMIT_EXCEEDED" and limited.details is not None
+    assert (limited.details["limit"], limited.details["window"]) == (10, "minute")
+    assert 1 <= limited.details["retry_after_seconds"] <= 61
+    here.clock.ahead += 61
+    fresh = (await failed(agent.report(LOOK))).details
+    assert fresh is not None
+    for _ in range(10):
+        await failed(agent.verify(fresh["verification_id"], WRONG))
+    again = await failed(agent.verify(fresh["verification_id"], code))
+    assert again.details is not None and again.details["retry_after_seconds"] > 61  # the second time it is longer
+    outcomes = [one["outcome"] for one in await here.audited("agents/verify") if one["who"] == agent.client]
+    assert outcomes == ["failed"] * 10 + ["limited"] + ["failed"] * 10 + ["limited"]
+
+
+async def test_unknown_and_foreign_challenges_count_for_who_tried(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:v9")
+    other = here.agent("client:v9-other")
+    for number in range(10):
+        assert (await failed(other.verify(id if number % 2 else "none", here.shown(id)))).code == "TOKEN_INVALID"
+    assert (await failed(other.verify("none", WRONG))).code == "RATE_LIMIT_EXCEEDED"
+    assert (await agent.verify(id, here.shown(id)))["verified"] is True
+
+
+@pytest.mark.req("AQL-8.7.3-9", "AQL-8.7.3-4")
+async def test_an_agent_confirms_nothing_with_what_it_knows(here: AgentsHere) -> None:
+    agent, other = here.agent("client:t1"), here.agent("client:t1-other")
+    await agent.start()
+    await agent.directive("git push origin main")
+    (approval,) = here.waiting(agent.client)
+    for known in (approval.id, "yes", ""):
+        refused = await failed(agent.confirm(known, confirmation_id=approval.id))
+        assert refused.code == "PERMISSION_DENIED" and refused.details is not None
+        assert refused.details["reason"] == "self_approval"
+    assert (await failed(agent.confirm("conf_guess"))).code == "TOKEN_INVALID"
+    token = here.shown(approval.id)
+    assert (await failed(other.confirm(token))).code == "TOKEN_INVALID"
+    assert (await failed(agent.confirm(token, confirmation_id="another"))).code == "TOKEN_SCOPE_MISMATCH"
+    assert [one["type"] for one in (await agent.directive(LOOK))["notifications"]] == ["autonomy_pause"]
+    assert (await agent.confirm(token, confirmation_id=approval.id))["confirmed"] is True
+    assert (await failed(agent.confirm(token))).code == "TOKEN_ALREADY_USED"
+    records = [one for one in await here.audited("agents/confirm") if one["who"] == agent.client]
+    assert [one["outcome"] for one in records] == ["failed"] * 5 + ["approved", "failed"]
+    await agent.directive("git push origin main")
+    (late,) = here.waiting(agent.client)
+    token = here.shown(late.id)
+    here.clock.ahead += 301
+    assert (await failed(agent.confirm(token))).code == "TOKEN_EXPIRED"
+    again = await agent.directive("git push origin main")  # nobody decided in time: they are asked again
+    assert again["continue"] is False and [one.id for one in here.waiting(agent.client)] != [late.id]
+
+
+async def test_an_operator_unblocks_with_a_proof_and_is_named(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:op")
+    deciding = here.node.calls.deciding
+    assert (await deciding.approve(id, None, by="local")).message == "proof_invalid"  # type: ignore[union-attr]
+    assert here.loop.blocks.of_principal(agent.client)
+    approved = await deciding.approve(id, await prove(here, id), by="local")
+    assert approved.status is Status.DONE  # type: ignore[union-attr]
+    assert not here.loop.blocks.of_principal(agent.client)
+    assert [one["by"] for one in await here.audited("agents/unblock") if one["who"] == agent.client] == ["local"]
+    decided = [one for one in await here.audited("approvals/approve") if one["approval"] == id]
+    assert [one["anchor"] for one in decided] == ["ada"]
+    assert "status" in [one["type"] for one in (await agent.directive(LOOK))["notifications"]]
+
+
+async def test_an_operator_denies_a_challenge_and_the_block_stays(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:op2")
+    code = here.shown(id)
+    await here.node.calls.deciding.deny(id, by="operator:ada", reason="no")
+    assert here.loop.blocks.of_principal(agent.client)
+    assert (await failed(agent.verify(id, code))).code == "TOKEN_ALREADY_USED"
+
+
+@pytest.mark.req("AQL-8.8.3-4")
+async def test_neither_time_nor_mode_lifts_a_block(here: AgentsHere) -> None:
+    agent, _ = await blocked(here, "client:long")
+    before = here.loop.plan
+    here.clock.ahead += 90_000
+    assert (await failed(agent.start())).code == "PERMISSION_DENIED"
+    for mode in ("monitoring", "disabled"):
+        here.loop.replan(SafetyPlan(mode=mode, preapproved=True))  # type: ignore[arg-type]
+        await agent.passes()  # kept, and not enforced
+        assert here.loop.blocks.of_principal(agent.client)
+    here.loop.replan(before)
+    assert (await failed(agent.start())).code == "PERMISSION_DENIED"
+    assert await agent.refusal() == "agent_blocked"
+
+
+@pytest.mark.req("AQL-8.8.2-1", "AQL-8.8.2-2", "AQL-8.8.4-3")
+async def test_codes_are_unpredictable(here: AgentsHere) -> None:
+    made = {codes.new_code() for _ in range(100_000)}
+    assert len(made) == 100_000 and all(
+        len(code) == 26 and set(code) <= set(codes.ALPHABET) for code in list(made)[:99]
+    )
+    assert len(codes.ALPHABET) ** codes.CODE_CHARS >= 2**128
+    _, id = await blocked(here, "client:entropy")
+    assert id[14] == "4" and id[19] in "89ab"
+    random.seed(7)
+    first = codes.new_code()
+    random.seed(7)
+    assert codes.new_code() != first
+
+
+@pytest.mark.req("AQL-8.8-1")
+async def test_no_sequence_of_calls_without_a_code_leads_to_a_grant(here: AgentsHere) -> None:
+    choice = random.Random(15)
+    for number in range(3):
+        agent, id = await blocked(here, f"client:walk-{number}")
+        for _ in range(20):
+            step: Any = choice.choice(
+                (
+                    lambda agent=agent: agent.report(LOOK),
+                    lambda agent=agent: agent.start(),
+                    lambda agent=agent: here.agent(agent.client, "new").start(),
+                    lambda agent=agent: agent.complete(),
+                    lambda agent=agent: agent.abort(),
+                    lambda agent=agent, id=id: agent.confirm(id),
+                    lambda agent=agent: agent.confirm("conf_x"),
+                    lambda agent=agent, id=id: agent.verify(id, WRONG),
+                )
+            )
+            await failed(step())
+            assert await agent.refusal() == "agent_blocked"
+            here.clock.ahead += choice.choice((0, 1, 61))
+
+
+@pytest.mark.req("AQL-8.8.4-1", "AQL-8.8.4-2", "AQL-8.8.3-3", "AQL-8.8.5-3", "AQL-X-10")
+async def test_no_code_is_written_anywhere_and_a_restart_forgives_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    clock, heard = AheadClock(), []
+    async with agents_here(tmp_path, ENFORCING, clock) as here:
+        agent, id = await blocked(here, "client:k1")
+        guesser, lost = await blocked(here, "client:k2")
+        secrets = [here.shown(id), here.shown(lost)]
+        for _ in range(10):
+            heard.append(str(await failed(guesser.verify(lost, WRONG))))
+        heard.append(str(await failed(agent.report(LOOK))))
+        heard.append(str(await agent.call().message()))
+        paused = here.agent("client:k3")
+        await paused.start()
+        heard.append(str(await paused.report(RISKY)))
+        secrets += [here.shown(one.id) for one in here.waiting("client:k3")]
+    async with agents_here(tmp_path, ENFORCING, clock) as here:
+        agent, guesser = here.agent("client:k1"), here.agent("client:k2")
+        assert here.codes.maybe_shown(id) is None  # a hash cannot be shown
+        heard.append(str(await failed(agent.start())))
+        assert (await failed(guesser.verify(lost, secrets[1]))).code == "RATE_LIMIT_EXCEEDED"
+        assert (await failed(here.agent("client:k3").report(LOOK))).code == "NOT_FOUND_RESOURCE"
+        assert (await here.agent("client:k3").start())["status"] == "running"  # a pause does not survive
+        ordered = await here.loop.order_challenge(here.loop.blocks.of_principal("client:k1")[0].agent)
+        assert ordered is not None
+        assert (await failed(agent.verify(id, secrets[0]))).code == "TOKEN_ALREADY_USED"
+        secrets.append(here.shown(ordered.challenge_id))
+        assert (await agent.verify(ordered.challenge_id, secrets[-1]))["verified"] is True
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    written += "\n".join([*heard, caplog.text]).encode()
+    for secret in secrets:
+        plain = codes.plain_code(secret)
+        for form in (secret, plain, plain.lower(), plain.encode().hex(), base64.b64encode(plain.encode()).decode()):
+            assert form.encode() not in written
+
+
+async def test_a_challenge_is_answered_after_a_restart_while_it_lasts(tmp_path: Path) -> None:
+    async with agents_here(tmp_path) as here:
+        _, id = await blocked(here, "client:r1")
+        code = here.shown(id)
+    async with agents_here(tmp_path) as here:
+        assert (await here.agent("client:r1").verify(id, code))["verified"] is True
+
+
+async def test_a_block_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
+    async with agents_here(tmp_path) as here:
+        await blocked(here, "client:torn")
+        (entry,) = await here.node.stores.store.kv.entries(BUCKET, 0.0)
+        await here.node.stores.store.kv.put(BUCKET, entry.key, entry.value[:20], 0.0)
+    with pytest.raises(Damaged, match="block of an agent"):
+        async with agents_here(tmp_path):
+            pass
+
+
+async def test_without_a_channel_for_codes_no_agent_starts(tmp_path: Path) -> None:
+    async with agents_here(tmp_path, ENFORCING, anchored="") as here:
+        refused = await failed(here.agent("client:x").start())
+        assert refused.details is not None and refused.details["reason"] == "no_verification_channel"
+        await here.agent("client:x").passes()
+
+
+async def test_disabled_costs_nothing(tmp_path: Path) -> None:
+    async with agents_here(tmp_path, "") as here:
+        guard = here.node.calls.dispatch.guard
+        assert 5 not in [check.number for check in guard.checks]
+        await here.agent("client:x").passes()
+        assert here.loop.evaluations == 0 and here.node.calls.safety.watch.is_needed is False
+
+
+async def test_concurrent_guesses_are_one_code_each(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:race")
+    answers = await asyncio.gather(*(agent.verify(id, here.shown(id)) for _ in range(5)), return_exceptions=True)
+    assert sum(isinstance(one, dict) for one in answers) == 1
