@@ -172,6 +172,8 @@ def test_the_first_keeps_the_segment_and_the_second_is_told_which() -> None:
     assert code(fault) == CONFLICT
     assert fault.data is not None
     assert (fault.data["segment"], fault.data["mcpax_error"]) == ("leaf", "namespace_conflict")
+    assert "is taken" in fault.data["detail"]
+    assert code(aggregator.refused(register(2), BOB, owner=OWNER)) == CONFLICT  # whoever owns it: somebody has it now
     assert aggregator.beat("s1").answer == 15000
     Aggregator().joined(register(2), BOB)
 
@@ -627,6 +629,7 @@ def test_a_session_the_aggregator_ends_is_gone_with_its_reason() -> None:
     assert aggregator.engine.maybe_standing("leaf") is None
 
 
+@pytest.mark.req("AX-13.2-2")
 def test_a_standing_says_how_a_registration_is_doing() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(heartbeat_interval_ms=0), now=7.0)

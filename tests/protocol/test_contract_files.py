@@ -73,6 +73,9 @@ def test_a_contract_with_only_the_required_fields_has_the_defaults() -> None:
         None,
         None,
     )
+    said = {"idempotent": True, "approval": "always", "cost_class": "metered", "timeout_ms": 7, "risk_level": 2}
+    written = loaded(contract(**said))
+    assert {name: getattr(written, name) for name in said} == said
 
 
 @pytest.mark.req("AIP-14.front-1")
@@ -110,7 +113,7 @@ def test_the_optional_fields_are_bounded(field: str, valid: list[Any], invalid: 
 def test_a_mutating_contract_cannot_have_approval_auto(approval: Any) -> None:
     reading = as_contract(contract(mutates=["workspace:/x"], approval=approval))
     (problem,) = reading.errors
-    assert problem.code == "schema_invalid"
+    assert (problem.code, problem.field) == ("schema_invalid", "/mutates" if approval is MISSING else "/approval")
     assert all(word in problem.hint for word in ("always", "on-mutate", "policy:<ref>"))
 
 

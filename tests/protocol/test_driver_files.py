@@ -127,6 +127,7 @@ def test_kind_is_mcp(kind: Any) -> None:
 def test_a_driver_of_another_kind_is_unsupported_and_not_invalid(kind: str) -> None:
     other = driver(kind=kind, server=MISSING, transport=MISSING, implements=[binding(metadata=MISSING)])
     assert errors(other) == [("kind_unsupported", "/kind")]
+    assert errors({**other, "kind": "mcp"})[0][0] == "schema_invalid"
 
 
 @pytest.mark.req("AIP-front-2")
@@ -515,12 +516,23 @@ def test_a_range_that_is_none_is_refused_although_the_schema_lets_it_pass() -> N
 @pytest.mark.req("AIP-30.implements-1", "AIP-30.implements-2")
 def test_an_entry_is_closed_and_names_each_contract_once() -> None:
     assert errors(driver(implements=[binding(more=1)])) == [("schema_invalid", "/implements/0/more")]
+    for mapped, place in (
+        (3, ""),
+        ({"transform": "t"}, ""),
+        ({"from": 3}, "/from"),
+        ({"from": "a", "more": 1}, "/more"),
+    ):
+        found = errors(driver(implements=[binding(mapping={"x": mapped})]))
+        assert [(code, field.removesuffix("/from")) for code, field in found] == [
+            ("schema_invalid", f"/implements/0/mapping/x{place.removesuffix('/from')}")
+        ]
     twice = driver(implements=[binding(), binding(tool="tools//fs-read/TOOL.md")])
     assert errors(twice) == [("duplicate_binding", "/implements/1/tool")]
     for path in ("/etc/TOOL.md", "~/TOOL.md", "C:\\TOOL.md"):
         assert errors(driver(implements=[binding(tool=path)])) == [("path_escape", "/implements/0/tool")]
 
 
+@pytest.mark.req("AIP-30.implements-1")
 def test_everything_of_an_entry_is_read() -> None:
     entry = binding(
         schema_narrowing={"drop_inputs": ["a"], "drop_outputs": ["b"]},

@@ -79,6 +79,17 @@ async def test_five_exits_within_a_minute_leave_it_alone_for_a_minute(
     waiting.cancel()
 
 
+@pytest.mark.req("AIP-transport-12")
+async def test_five_exits_that_are_further_apart_are_no_reason_to_leave_it_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (keeping.EXITS_MAX, keeping.EXITS_WITHIN_S, keeping.BARRED_S) == (5, 60.0, 60.0)
+    monkeypatch.setattr(keeping, "FIRST_S", 0.02)
+    monkeypatch.setattr(keeping, "EXITS_WITHIN_S", 0.0)
+    await settled(stage.provider("--exit", "3", connection_options={"max_retries": 5}))
+    assert len(stage.log.starts) == 6
+
+
 @pytest.mark.req("AIP-transport-13")
 async def test_a_server_that_dies_fails_its_open_calls_at_once_and_the_next_runs_on_another(stage: Stage) -> None:
     provider = await settled(stage.provider())

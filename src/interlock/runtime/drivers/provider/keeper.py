@@ -206,8 +206,7 @@ class DriverKeeper(Keeper):
         now = self._connector_parts.clock.now()
         self._gives_up = True
         if len(self._exits) == EXITS_MAX and now - self._exits[0] <= EXITS_WITHIN_S:  # AIP-transport-12: unavailable
-            self._exits.clear()
-            self._barred_until = now + BARRED_S
+            self._barred_until = now + BARRED_S  # as long as the exits count, so that none of them does afterwards
             return BARRED_S
         if self.failure is None:  # it was there, and went
             self._gives_up = False

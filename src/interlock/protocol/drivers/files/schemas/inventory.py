@@ -57,7 +57,7 @@ _ENTRY = closed_object(
     ["slug", "name", "description"],
     slug={
         "type": "string",
-        "minLength": 2,  # AIP-19.file-1
+        "minLength": 2,
         "maxLength": 80,
         "pattern": "^([a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]$",
     },
