@@ -119,6 +119,8 @@ NOTED_ON: dict[str, str] = {
     "link": f"{_LINK} stray tasks transport",
     "booked": "booked",
     "found": "booked",
+    # a library's connection, which its maker (uvicorn) gives one limit alone
+    "protocol": "max_fragment_size max_message_size",
     # a row of a table, which its users keep current
     "task": "caller connection",
     "instance": "used_at verdict",

@@ -50,8 +50,9 @@ from interlock.protocol.jsonrpc.codec import (
     encode_result,
     maybe_string,
 )
-from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, INVALID_REQUEST, CodecError, Fault
-from interlock.protocol.jsonrpc.messages import Notification, Request, Response
+from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, INVALID_REQUEST, CodecError, Fault, error_body
+from interlock.protocol.jsonrpc.messages import ABSENT, Notification, Request, Response
+from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 
 REGISTRATION_PATH: Final = "/ax"
 SHOWN_MAX: Final = 300  # characters of a parent's words in our log
@@ -264,6 +265,15 @@ class Uplink:
             case _:
                 assert_never(message)
 
+    def refuse_oversized(self, found: Oversized) -> None:
+        """Answer for a message over the limit, which was not read."""
+        self._log.warning("a message of the parent was left out: it is larger than %d bytes", found.limit)
+        fault = message_too_large(found.limit)
+        if found.kind is MessageKind.REQUEST:
+            self._reply(encode_fault(found.id, fault))
+        elif found.kind is MessageKind.RESPONSE:
+            self._handle_response(Response(found.id, ABSENT, Raw(error_body(fault))))
+
     def _handle_request(self, request: Request) -> None:
         if request.method == PARENT:
             self._reply(encode_result(request.id, codec.encode_parent(self._engine.parent_asked())))
@@ -324,6 +334,10 @@ class _Link:
     def on_message(self, data: bytes) -> None:
         if self._uplink._link is self:
             self._uplink.receive(data)
+
+    def on_oversized(self, found: Oversized) -> None:
+        if self._uplink._link is self:
+            self._uplink.refuse_oversized(found)
 
     def on_closed(self, code: int, reason: str) -> None:
         self._uplink.closed(self, code, reason)

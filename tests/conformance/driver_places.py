@@ -70,6 +70,9 @@ class Talk:
     def on_gone(self, reason: str) -> None:
         self._answers.put_nowait(json.dumps({"id": None, "gone": reason}).encode())
 
+    def on_oversized(self, found: object) -> None:
+        pass
+
     def on_stalled(self) -> None:
         raise AssertionError
 

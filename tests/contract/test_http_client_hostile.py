@@ -170,7 +170,7 @@ async def test_what_is_not_body_is_bounded(pieces: list[bytes]) -> None:
         with pytest.raises(ConnectionError):
             await peer.send(*pieces)
         failure = await sink.failure()
-        assert (failure.kind, failure.retry_safe) == (FailureKind.TOO_LARGE, False)
+        assert (failure.kind, failure.retry_safe) == (FailureKind.MALFORMED, False)
         assert str(HEAD_BYTES_MAX) in failure.detail
 
 

@@ -2,7 +2,8 @@ import random
 
 import pytest
 
-from interlock.process.lines import LineSplitter, LineTooLong, one_line
+from interlock.process.lines import LineSplitter, one_line
+from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized
 
 LIMIT = 8
 
@@ -22,14 +23,17 @@ STREAMS = [
     (b"\xff\x00\n", [b"\xff\x00"], 0),
 ]
 
+NOBODYS = Oversized(LIMIT, MessageKind.UNKNOWN)
 TOO_LONG = [
-    (b"123456789", []),
-    (b"123456789\n", []),
-    (b"12345678\rx", []),
-    (b"12345678\r\r\n", []),
-    (b"a\nb\n123456789", [b"a", b"b"]),
-    (b"a\n123456789\nb\n", [b"a"]),
-    (b"1\n2\n3\n4\n5\n" + b"x" * 1000, [b"1", b"2", b"3", b"4", b"5"]),
+    (b"123456789", [], [NOBODYS]),
+    (b"123456789\n", [], [NOBODYS]),
+    (b"12345678\rx\n", [], [NOBODYS]),
+    (b"12345678\r\r\n", [], [NOBODYS]),
+    (b"a\nb\n123456789", [b"a", b"b"], [NOBODYS]),
+    (b"a\n123456789\nb\n", [b"a", b"b"], [NOBODYS]),
+    (b"1\n2\n" + b"x" * 1000 + b"\r\n3\n" + b"y" * 9 + b"\n\n4", [b"1", b"2", b"3", b""], [NOBODYS] * 2),
+    (b'{"id":5,"result":"\n1\n', [b"1"], [Oversized(LIMIT, MessageKind.RESPONSE, b"5")]),
+    (b'{"result":{"id":7},"id":5}\n', [], [Oversized(LIMIT, MessageKind.RESPONSE, b"5")]),
 ]
 
 
@@ -48,26 +52,30 @@ def test_lines_come_out_the_same_however_the_stream_is_cut(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
-@pytest.mark.parametrize(("stream", "before"), TOO_LONG)
-def test_a_line_over_the_limit_is_one_error_and_the_lines_before_it_are_not_lost(
-    stream: bytes, before: list[bytes], size: int
+@pytest.mark.parametrize(("stream", "lines", "oversized"), TOO_LONG)
+def test_a_line_over_the_limit_is_left_out_and_the_others_are_not_lost(
+    stream: bytes, lines: list[bytes], oversized: list[Oversized], size: int
 ) -> None:
     splitter = LineSplitter(LIMIT)
     got: list[bytes] = []
-    with pytest.raises(LineTooLong, match="limit of 8 bytes") as caught:
-        for piece in pieces(stream, size):
-            got += splitter.feed(piece)
-    assert got + caught.value.complete == before
+    told: list[Oversized] = []
+    for piece in pieces(stream, size):
+        got += splitter.feed(piece)
+        if splitter.skipped:
+            told += splitter.take_oversized()
+    assert (got, told) == (lines, oversized)
 
 
-def test_after_the_error_every_feed_is_refused_and_nothing_is_kept() -> None:
+def test_a_line_without_end_is_counted_and_not_kept() -> None:
     splitter = LineSplitter(LIMIT)
-    with pytest.raises(LineTooLong, match="a line is longer than the limit of"):
-        splitter.feed(b"x" * 100)
-    assert splitter.pending == 0
-    with pytest.raises(LineTooLong) as caught:
-        splitter.feed(b"fine\n")
-    assert caught.value.complete == []
+    assert splitter.feed(b'{"id":5,"result":"') == []
+    assert splitter.take_oversized() == [Oversized(LIMIT, MessageKind.RESPONSE, b"5")]
+    for _ in range(100):
+        assert splitter.feed(b"x" * 1000) == []
+        assert splitter.take_oversized() == []
+    assert (splitter.pending, splitter.skipped) == (0, 100_018)
+    assert splitter.feed(b'"}\nnext\n') == [b"next"]
+    assert (splitter.take_oversized(), splitter.skipped) == ([], 0)
 
 
 def test_random_cuts_of_a_random_stream_give_what_one_piece_gives() -> None:

@@ -44,6 +44,7 @@ while True: signal.pause()
 class Sink:
     def on_line(self, data): print(guard.pid if guard else 0, data.decode(), flush=True)
     def on_gone(self, reason): print("gone", reason, flush=True)
+    def on_oversized(self, found): pass
     def on_stalled(self): pass
 
 async def main():

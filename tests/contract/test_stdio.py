@@ -16,6 +16,7 @@ import uvloop
 
 from interlock.process import child as stdio
 from interlock.process.child import Child, ChildStartFailed, StderrRing, child_environment
+from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized
 
 MIB = 1024 * 1024
 PATIENCE_S = 20.0
@@ -79,12 +80,17 @@ class Sink:
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
+        self.oversized: list[Oversized] = []
         self.gone: list[str] = []
         self.stalled = 0
         self._changed = asyncio.Event()
 
     def on_line(self, data: bytes) -> None:
         self.lines.append(data)
+        self._changed.set()
+
+    def on_oversized(self, found: Oversized) -> None:
+        self.oversized.append(found)
         self._changed.set()
 
     def on_gone(self, reason: str) -> None:
@@ -289,20 +295,36 @@ def test_output_without_a_newline_is_no_line(run: Run) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("end", ["'\\n'", "''"])
-def test_a_line_over_the_limit_ends_the_child_and_keeps_the_lines_before_it(run: Run, end: str) -> None:
-    program = f"import sys; sys.stdout.write('a\\nb\\n' + 'x' * (20 << 20) + {end}); sys.stdout.flush()\n{FOREVER}"
+def test_a_line_over_the_limit_is_left_out_and_the_child_lives(run: Run) -> None:
+    program = "import sys; sys.stdout.write('a\\n{\"result\":\"' + 'x' * (20 << 20) + '\",\"id\":5}\\nb\\n')"
 
     async def scenario() -> None:
         sink = Sink()
         child = python(program, sink)
         await child.start()
-        reason = await sink.until_gone()
-        assert reason == "sent a line longer than the limit of 1048576 bytes and was killed"
+        assert await sink.until_gone() == "exited with code 0"
         assert sink.lines == [b"a", b"b"]
+        assert sink.oversized == [Oversized(MIB, MessageKind.RESPONSE, b"5")]
+        await child.stop()
+
+    run(scenario())
+
+
+def test_a_line_without_end_is_told_of_and_then_ends_the_child(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio, "ENDLESS_LINE", 8)
+    program = 'import sys; sys.stdout.write(\'a\\n{"id":5,"result":"\')\nwhile True: sys.stdout.write(\'x\' * 65536)'
+
+    async def scenario() -> None:
+        sink = Sink()
+        child = python(program, sink)
+        await child.start()
+        await sink.until(lambda: sink.oversized)
+        assert sink.gone == []
+        assert await sink.until_gone() == "sent a line longer than 8 times the limit of 1048576 bytes and was killed"
+        assert sink.lines == [b"a"]
+        assert sink.oversized == [Oversized(MIB, MessageKind.RESPONSE, b"5")]
         await child.stop()
         assert child.returncode == -signal.SIGKILL
-        assert sink.gone == [reason]
 
     run(scenario())
 

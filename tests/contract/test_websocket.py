@@ -9,6 +9,7 @@ from websocket_ends import MAX_BYTES, PATIENCE_S, End
 
 from interlock.net.message_pipe import CUT, INTERNAL, NORMAL, NOT_UTF8, POLICY, TOO_BIG, UNACCEPTABLE
 from interlock.net.websocket import frames
+from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized
 
 
 @pytest.fixture(params=[ends.dialled, ends.accepted], ids=["dialled", "accepted"])
@@ -41,15 +42,22 @@ async def test_a_message_of_exactly_the_limit_passes_and_one_byte_more_ends_the_
     async with end() as (pipe, heard, peer):
         await peer.send("x" * MAX_BYTES)
         await heard.until(lambda heard: bool(heard.messages))
+        answer = '{"result":{"id":7,"text":"' + "x" * MAX_BYTES + '"},"id":5}'
+        await peer.send(answer)
+        await peer.send(iter(answer[start : start + 10_000] for start in range(0, len(answer), 10_000)))
         await peer.send("x" * (MAX_BYTES + 1))
-        code, reason = await heard.end()
-        assert code == TOO_BIG
-        assert reason
-        assert [len(message) for message in heard.messages] == [MAX_BYTES]
-        assert not pipe.send(b"{}")
+        await peer.send("{}")
+        await heard.until(lambda heard: len(heard.messages) == 2)
+        assert heard.messages[1] == b"{}"
+        response = Oversized(MAX_BYTES, MessageKind.RESPONSE, b"5")
+        assert heard.oversized == [response, response, Oversized(MAX_BYTES, MessageKind.UNKNOWN)]
+        assert pipe.send(b"{}")
 
 
-async def test_a_message_that_grows_too_large_in_small_frames_ends_the_connection(end: End) -> None:
+async def test_a_message_without_end_in_small_frames_ends_the_connection(
+    end: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "ENDLESS", 2)
     async with end() as (_, heard, peer):
         with pytest.raises(websockets.ConnectionClosed):
             await peer.send(iter(["x" * 10_000] * 1000))

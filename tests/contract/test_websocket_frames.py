@@ -15,6 +15,7 @@ from websocket_ends import MAX_BYTES, PATIENCE_S, End, Heard
 
 from interlock.net.message_pipe import NORMAL
 from interlock.net.websocket.dial import dial
+from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized
 
 TEXT, CONT, PING, PONG, CLOSE = 0x1, 0x0, 0x9, 0xA, 0x8
 FIN = 0x80
@@ -112,6 +113,22 @@ async def test_a_head_that_announces_too_much_is_refused_before_anything_of_it_c
         peer.transport.write(bytes([FIN | TEXT, (0x80 if masked else 0) | 127]) + struct.pack("!Q", 1 << 62))
         assert (await heard.end())[0] == 1009
         assert heard.messages == [b"first"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+async def test_a_frame_that_is_too_large_is_skipped_however_it_is_cut(
+    end: End, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with end() as (pipe, heard, peer):
+        monkeypatch.setattr(pipe, "_max_bytes", 300)
+        over = b'{"result":"' + b"y" * 500 + b'","id":512345}'
+        stream = b"".join((frame(peer, b"first"), frame(peer, over), frame(peer, over), frame(peer, b"last")))
+        for piece in pieces(stream, size):
+            peer.transport.write(piece)
+            await asyncio.sleep(0)
+        await heard.until(lambda heard: len(heard.messages) == 2)
+        assert heard.messages == [b"first", b"last"]
+        assert heard.oversized == [Oversized(300, MessageKind.RESPONSE, b"512345")] * 2
 
 
 async def test_what_comes_behind_a_close_is_not_heard(end: End) -> None:

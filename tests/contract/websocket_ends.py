@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket
 from interlock.net.message_pipe import MessagePipe
 from interlock.net.websocket.accept import AcceptedPipe
 from interlock.net.websocket.dial import dial
+from interlock.protocol.jsonrpc.oversized import Oversized
 from interlock.runtime.fronts.ax import UPGRADED
 from interlock.runtime.fronts.ax_socket import AxSocket
 
@@ -28,12 +29,17 @@ class Heard:
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
+        self.oversized: list[Oversized] = []
         self.closed: list[tuple[int, str]] = []
         self._changed = asyncio.Event()
 
     def on_message(self, data: bytes) -> None:
         assert not self.closed
         self.messages.append(data)
+        self._changed.set()
+
+    def on_oversized(self, found: Oversized) -> None:
+        self.oversized.append(found)
         self._changed.set()
 
     def on_closed(self, code: int, reason: str) -> None:

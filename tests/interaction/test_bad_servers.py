@@ -226,14 +226,14 @@ def test_a_huge_answer_arrives_whole(zoo: RunningNode) -> None:
     assert answer.json["result"]["structuredContent"] == {"a": "x" * HUGE}
 
 
-def test_an_answer_beyond_the_limit_costs_its_own_link_only(zoo: RunningNode) -> None:
+def test_an_answer_beyond_the_limit_costs_its_own_call_only(zoo: RunningNode) -> None:
     zoo.wait_link("too_huge", {"state": "ready"})
-    error = ask(zoo, echo("too_huge")).json["error"]
-    assert (error["code"], error["message"]) == (32002, "tool_degraded")
-    assert error["data"]["outcome"] == "unknown"
-    wait_for(lambda: zoo.link("too_huge")["restarts"] >= 1)
+    for _ in range(2):
+        error = ask(zoo, echo("too_huge")).json["error"]
+        assert (error["code"], error["message"]) == (32132, "result_too_large")
+        assert (error["data"]["limit_bytes"], error["data"]["outcome"]) == (LIMIT, "unknown")
+    assert (zoo.link("too_huge")["state"], zoo.link("too_huge")["restarts"]) == ("ready", 0)
     assert_unharmed(zoo)
-    zoo.wait_link("too_huge", {"state": "ready"})
 
 
 def test_a_call_whose_server_dies_is_told_that_its_outcome_is_unknown(zoo: RunningNode) -> None:

@@ -178,6 +178,8 @@ def test_a_call_that_gets_no_usable_answer_ends_in_time_and_by_name(zoo: Running
         error = answer.json["error"]
         if segment.endswith("never"):
             assert (error["code"], error["message"], error["data"]["outcome"]) == (32130, "call_timeout", "unknown")
+        elif segment == "too_huge":
+            assert (error["code"], error["data"]["limit_bytes"]) == (32132, LIMIT)
         else:
             assert error["code"] in (-32603, 32130, 32002, -32002)
             assert error["data"].get("reason") in (None, "malformed_answer", "subserver_unreachable")

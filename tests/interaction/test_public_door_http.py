@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import Answer, RunningNode, running_node
 from tests.interaction.rude import (
     STAMP,
     Rude,
@@ -57,6 +57,17 @@ def chunked(body: bytes, size: int, extension: bytes = b"", trailer: bytes = b""
 # Sizes
 
 
+def assert_too_large(answer: Answer) -> None:
+    """What a client shows of it: an error of JSON-RPC, with the limit and what to do."""
+    assert (answer.status, answer.headers["content-type"]) == (413, "application/json")
+    assert (answer.json["jsonrpc"], answer.json["id"]) == ("2.0", None)
+    error = answer.json["error"]
+    assert error["code"] == -32600
+    assert str(LIMIT) in error["message"]
+    assert (error["data"]["reason"], error["data"]["limit_bytes"]) == ("message_too_large", LIMIT)
+    assert "limits.message_bytes" in error["data"]["next"]
+
+
 def test_a_body_of_the_limit_is_taken_and_one_byte_more_is_not(node: RunningNode) -> None:
     headers = modern_headers("tools/call", TOOL)
     assert "result" in ask(node, request("POST", "/mcp", headers, padded(LIMIT))).json
@@ -64,9 +75,17 @@ def test_a_body_of_the_limit_is_taken_and_one_byte_more_is_not(node: RunningNode
         for framed, framing in ((body, {}), (chunked(body, 4096), {"transfer-encoding": "chunked"})):
             with Rude(node) as rude:
                 answer = rude.send(request("POST", "/mcp", {**headers, **framing}, framed)).answer()
-                assert (answer.status, answer.json["error"]) == (413, "body_too_large")
+                assert_too_large(answer)
                 assert answer.headers["connection"] == "close"
                 rude.assert_closed()
+
+
+def test_a_request_of_a_session_over_the_limit_is_refused_and_the_session_lives(node: RunningNode) -> None:
+    session = legacy_session(node)
+    arguments = {"text": "x" * LIMIT}
+    params = {"name": TOOL, "arguments": arguments}
+    assert_too_large(ask(node, legacy(session, "tools/call", params)))
+    assert "result" in ask(node, legacy(session, "tools/call", {"name": TOOL, "arguments": {}})).json
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/messages?session=x"])
@@ -74,7 +93,7 @@ def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(node: R
     with Rude(node, seconds=3.0) as rude:
         headers = {**modern_headers("tools/call", TOOL), "content-length": str(LIMIT * 1000)}
         answer = rude.send(request("POST", path, headers)).answer()
-        assert (answer.status, answer.json["error"]) == (413, "body_too_large")
+        assert_too_large(answer)
 
 
 def test_headers_beyond_their_limit_are_refused(node: RunningNode) -> None:

@@ -203,12 +203,12 @@ def test_a_line_beyond_the_limit_is_refused_by_name(lines: Lines, node: RunningN
     lines.ask("initialize", HELLO)
     large = {"name": "good__echo", "arguments": {"x": "x" * (LIMIT - 400)}}
     assert lines.ask("tools/call", large)["result"]["structuredContent"] == large["arguments"]
-    lines.send(message("ping", {"x": "x" * (2 * LIMIT)}) + b"\n" + message("ping", None, 77) + b"\n")
-    refused = lines.line()
-    assert refused["error"]["code"] == -32600
-    assert "limits.message_bytes" in refused["error"]["message"]
-    after = lines.line()
-    assert after is None or after["id"] == 77
+    lines.send(message("ping", {"x": "x" * (2 * LIMIT)}, 76) + b"\n" + message("ping", None, 77) + b"\n")
+    told = {one["id"]: one for one in (lines.line(), lines.line())}
+    assert set(told) == {76, 77}
+    refused = told[76]["error"]
+    assert (refused["code"], refused["data"]["reason"]) == (-32600, "message_too_large")
+    assert (refused["data"]["limit_bytes"], "limits.message_bytes" in refused["data"]["next"]) == (LIMIT, True)
     assert_unharmed(node)
 
 

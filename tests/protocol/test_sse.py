@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.mcp.sse import RETRY_DIGITS_MAX, SseEvent, SseMalformed, SseParser, encode_event
+from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized
+from interlock.protocol.mcp.sse import RETRY_DIGITS_MAX, SseEvent, SseParser, encode_event
 
 LIMIT = 4096
 
@@ -134,53 +135,83 @@ def test_a_plain_event_between_two_cut_ones_is_read_alike() -> None:
     assert read(b": comment\r", plain) == [message(b"2")]
 
 
+def oversized(kind: MessageKind = MessageKind.UNKNOWN, id: bytes = b"") -> SseEvent:
+    return SseEvent("message", b"", oversized=Oversized(100, kind, id))
+
+
 @pytest.mark.parametrize("ending", [b"\n", b"\r", b"\r\n"])
-def test_a_line_of_the_limit_is_read_and_one_byte_more_is_refused(ending: bytes) -> None:
-    fits = b"data: " + b"x" * 94 + ending + ending
-    assert read(fits, limit=100) == [message(b"x" * 94)]
-    assert read(*one_by_one(fits), limit=100) == [message(b"x" * 94)]
-    over = b"data: " + b"x" * 95 + ending + ending
-    with pytest.raises(SseMalformed, match="over 100 bytes"):
-        read(over, limit=100)
-    with pytest.raises(SseMalformed, match="over 100 bytes"):
-        read(*one_by_one(over), limit=100)
+@pytest.mark.parametrize("begin", [b"data:", b"data: "])
+def test_data_of_the_limit_is_read_and_one_byte_more_is_left_out(ending: bytes, begin: bytes) -> None:
+    fits = begin + b"x" * 100 + ending + ending
+    over = begin + b"x" * 101 + ending + ending
+    for stream, event in ((fits, message(b"x" * 100)), (over, oversized())):
+        assert read(stream, limit=100) == [event]
+        assert read(*one_by_one(stream), limit=100) == [event]
 
 
 def test_the_data_of_many_lines_counts_together() -> None:
     fits = b"data:x\n" * 50 + b"data:\n\n"
     assert len(read(fits, limit=100)[0].data) == 100
-    with pytest.raises(SseMalformed, match="an event of the stream is over 100"):
-        read(b"data:x\n" * 51, limit=100)
-    with pytest.raises(SseMalformed, match="an event of the stream is over 100"):
-        read(*one_by_one(b"data:x\n" * 51), limit=100)
+    over = b"data:x\n" * 51 + b"data:\n\n"
+    assert read(over, limit=100) == read(*one_by_one(over), limit=100) == [oversized()]
 
 
-@pytest.mark.parametrize("stream", [b":" + b"x" * 100, b"x" * 101, b"id: " + b"x" * 97])
-def test_a_line_without_end_is_refused_whatever_it_would_be(stream: bytes) -> None:
-    with pytest.raises(SseMalformed, match="an event of the stream is over 100"):
-        read(stream, limit=100)
+LONG = b"y" * 300
+OVERSIZED = {
+    "id first": (b'data: {"id":5,"result":{"text":"' + LONG + b'"}}\n\n', [oversized(MessageKind.RESPONSE, b"5")]),
+    "id last": (
+        b'data: {"result":{"id":7,"text":"' + LONG + b'"},"id":512345}\n\n',
+        [oversized(MessageKind.RESPONSE, b"512345")],
+    ),
+    "over many lines": (
+        b'data: {"result":\r\ndata:  {"text":"' + LONG + b'"}\r\n: comment\r\ndata: ,"id":\r\ndata:5\r\ndata:}\r\n\r\n',
+        [oversized(MessageKind.RESPONSE, b"5")],
+    ),
+    "its id and retry count": (
+        b'id: 9\ndata: {"method":"x","params":"' + LONG + b'"}\nretry: 7\n\n',
+        [oversized(MessageKind.NOTIFICATION), message(b"", id="9", retry_ms=7)],
+    ),
+    "of another name": (b"event: other\ndata: " + LONG + b"\n\n", []),
+    "a long comment within it": (
+        b'data: {"result":"' + LONG + b'"\n: ,"id":8}' + LONG + b',"id":8}\ndata: ,"id":5}\n\n',
+        [oversized(MessageKind.RESPONSE, b"5")],
+    ),
+    "a long comment": (b": " + LONG + b"\n\n", []),
+    "a long field": (b"id: " + LONG + b"\ndata: x\n\n", [message(b"x")]),
+    "a long name": (LONG + b"\ndata: x\n\n", [message(b"x")]),
+}
+
+
+@pytest.mark.parametrize(("stream", "events"), OVERSIZED.values(), ids=OVERSIZED.keys())
+def test_what_is_too_large_is_left_out_and_the_stream_is_read_on(stream: bytes, events: list[SseEvent]) -> None:
+    around = b"data: 1\n\n"
+    expected = [message(b"1"), *events, message(b"1")]
+    stream = around + stream + around
+    assert read(stream, limit=100) == expected
+    assert read(*one_by_one(stream), limit=100) == expected
+    for cut in range(0, len(stream), 3):
+        assert read(stream[:cut], stream[cut:], around, limit=100) == [*expected, message(b"1")]
+
+
+def test_an_event_without_end_is_told_as_soon_as_it_is_known_whose_it_is() -> None:
+    parser = SseParser(100)
+    assert parser.feed(b'data: {"id":5,"result":"' + LONG) == [oversized(MessageKind.RESPONSE, b"5")]
+    for _ in range(100):
+        assert parser.feed(LONG) == []
+    assert parser.feed(b"\n\ndata: next\n\n") == [message(b"next")]
+
+
+@pytest.mark.parametrize("stream", [b":" + b"x" * 106, b"x" * 107, b"id: " + b"x" * 103])
+def test_a_line_without_end_is_not_kept(stream: bytes) -> None:
+    parser = SseParser(100)
+    for _ in range(100):
+        assert parser.feed(stream) == []
+    assert parser.feed(b"\ndata: next\n\n") == [message(b"next")]
 
 
 def test_comments_and_events_without_end_are_not_too_large() -> None:
     assert read(b": keep-alive\n" * 1000 + b"\n", limit=100) == []
     assert len(read(b"data: x\n\n" * 1000, limit=100)) == 1000
-
-
-def test_events_before_the_one_that_is_too_large_are_handed_over() -> None:
-    parser = SseParser(100)
-    with pytest.raises(SseMalformed) as refusal:
-        parser.feed(b"data: 1\n\ndata: 2\n\ndata: " + b"x" * 200 + b"\n\ndata: 3\n\n")
-    assert refusal.value.before == [message(b"1"), message(b"2")]
-
-
-@pytest.mark.parametrize("later", [b"data: evil\n\n", b"\ndata: evil\n\n", b""])
-def test_a_refused_stream_stays_refused(later: bytes) -> None:
-    parser = SseParser(100)
-    with pytest.raises(SseMalformed, match="an event of the stream is over 100"):
-        parser.feed(b"data: " + b"x" * 200)
-    with pytest.raises(SseMalformed) as refusal:
-        parser.feed(later)
-    assert refusal.value.before == []
 
 
 # Few letters, so that fields, colons and line endings come together often.

@@ -108,5 +108,8 @@ class _Sink:
         if not self._gone.done():
             self._gone.set_result(reason)
 
+    def on_oversized(self, found: object) -> None:
+        pass
+
     def on_stalled(self) -> None:
         pass

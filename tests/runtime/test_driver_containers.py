@@ -111,6 +111,9 @@ class Sink:
         if not self.line.done():
             self.line.set_exception(AssertionError(reason))
 
+    def on_oversized(self, found: object) -> None:
+        pass
+
     def on_stalled(self) -> None:
         raise AssertionError
 

@@ -134,7 +134,7 @@ async def test_a_long_body_behind_a_known_head_is_refused(tmp_path: Path) -> Non
         await make_known(client)
         node.fronts.public.max_body_bytes = 10
         status, told = await answered(client, b"".join(written(4)))
-        assert (status, told["error"]) == (413, "body_too_large")
+        assert (status, told["error"]["data"]["reason"]) == (413, "message_too_large")
 
 
 async def test_a_known_head_whose_body_never_comes_is_timed_out(

@@ -381,12 +381,20 @@ async def test_a_registration_under_another_id_is_not_taken(state: Path) -> None
             assert session.all("mcpax/heartbeat") == []
 
 
-@pytest.mark.parametrize("giant", ["x" * 70_000, b"binary"])
-async def test_a_giant_or_binary_frame_ends_the_link_and_the_leaf_comes_back(state: Path, giant: str | bytes) -> None:
+async def test_a_giant_request_gets_an_error_and_the_link_goes_on(state: Path) -> None:
     async with aggregator() as parent, serving(leaf(state, parent, max_message_bytes=65_536)):
         session = await parent.joined()
-        await session.say(giant)
-        assert await session.closed() in (1003, 1009)
+        await session.say("x" * 70_000)
+        answer = await session.ask("tools/call", {"name": "temperature", "arguments": {"x": "x" * 70_000}})
+        assert answer["error"]["data"]["reason"] == "message_too_large"
+        assert (await session.call("temperature", bench=0))["isError"] is False
+
+
+async def test_a_binary_frame_ends_the_link_and_the_leaf_comes_back(state: Path) -> None:
+    async with aggregator() as parent, serving(leaf(state, parent, max_message_bytes=65_536)):
+        session = await parent.joined()
+        await session.say(b"binary")
+        assert await session.closed() == 1003
         again = await parent.joined()
         assert (await again.call("temperature", bench=0))["isError"] is False
 

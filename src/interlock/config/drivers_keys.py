@@ -4,7 +4,7 @@ from typing import Final
 
 from interlock.config.plan import DriversPlan, PolicyPlan
 from interlock.config.sections import Key, keys_of
-from interlock.config.server_keys import MONTH_S
+from interlock.config.server_keys import MESSAGE_SIZE, MONTH_S
 from interlock.config.value_types import Choice, FilePath, Many, Record, Seconds, Table, Text
 
 _ID: Final = r"[a-z0-9][a-z0-9.-]{1,79}"  # AIP-30 and AIP-14 give drivers and contracts the same form
@@ -24,6 +24,7 @@ _POLICY: Final = Record(
 )
 _REGION: Final = Text(pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", what="a region", hint='for instance "EU"')
 _SANDBOXES: Final = Table(names=_ID, names_are="a driver's id", item=Choice(values=("off",)))
+_RESULT_SIZES: Final = Table(names=_ID, names_are="a driver's id", item=MESSAGE_SIZE)
 _PINS: Final = Table(
     names=_ID,
     names_are="a contract's id",
@@ -59,6 +60,12 @@ DRIVERS: Final = keys_of(
         kind=_SANDBOXES,
         example={"legacy-mcp": "off"},
         help="Drivers that run without a sandbox. It is shown in lists and written to the audit log.",
+    ),
+    Key(
+        name="result_bytes",
+        kind=_RESULT_SIZES,
+        example={"files-mcp": "64Mi"},
+        help="The largest answer taken from a driver's server; a larger one fails its call alone.",
     ),
     Key(
         name="insecure_hosts",

@@ -117,6 +117,8 @@ def _server(server: ServerPlan) -> dict[str, Any]:
     if isinstance(reach, Spawn):
         made["max_processes"] = server.max_processes
     made |= {"share": server.share, "idle_timeout_s": server.idle_timeout_s}
+    if server.result_bytes is not None:
+        made["result_bytes"] = server.result_bytes
     return made | {"timeout_s": server.timeout_s, "tools": dict(server.classes)}
 
 

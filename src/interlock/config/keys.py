@@ -36,7 +36,7 @@ from interlock.config.record_types import (
 )
 from interlock.config.safety_keys import SAFETY
 from interlock.config.sections import Key, Section, keys_by_name, keys_of
-from interlock.config.server_keys import MONTH_S, SERVERS, TEXT, TOOL
+from interlock.config.server_keys import MESSAGE_SIZE, MONTH_S, SERVERS, TEXT, TOOL
 from interlock.config.value_types import (
     Choice,
     Command,
@@ -44,7 +44,6 @@ from interlock.config.value_types import (
     Many,
     Seconds,
     Segment,
-    Size,
     Text,
     Whole,
 )
@@ -436,7 +435,7 @@ _LIMITS = keys_of(
     LimitsPlan,
     Key(
         name="message_bytes",
-        kind=Size(low=1024, high=1024**3),
+        kind=MESSAGE_SIZE,
         example="64Mi",
         help="The largest message taken from anybody: a body, a line, a frame.",
     ),

@@ -266,6 +266,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     classes: dict[str, ToolClass] = {}  # tools = {NAME = class}, NAME as the server itself lists it
     secrets: tuple[str, ...] = ()  # what ${env:NAME} put into `reach`; never shown
     timeout_s: float = 300  # of a call whose tool declares no latency class; progress sets the clock anew
+    result_bytes: int | None = None  # of one answer; None: as limits.message_bytes says
     roots: tuple[Path, ...] | None = None  # the folders it may hear of; None: those among its arguments
     share: Share = "auto"  # who uses one process or connection of it
     max_processes: int = 16  # of clients' own
@@ -288,6 +289,7 @@ class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout_s: float = 300
     on_mismatch: Literal["reject", "drop_binding"] = "reject"
     sandbox: dict[str, Literal["off"]] = {}  # by the driver's id
+    result_bytes: dict[str, int] = {}  # of one answer, by the driver's id; else as limits.message_bytes says
     insecure_hosts: tuple[str, ...] = ()  # reached over plain http although they are not this machine
     ca_file: Path | None = None
     region: str | None = None  # where this node runs, and what "self-hosted" means

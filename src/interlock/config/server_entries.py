@@ -31,6 +31,7 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
         classes=values.get("tools", {}),
         secrets=tuple(dict.fromkeys(at.substituted)),
         timeout_s=values.get("timeout_s", SERVERS["timeout_s"].default),
+        result_bytes=values.get("result_bytes"),
         roots=values.get("roots", values.get("files")),
         share=values.get("share", SERVERS["share"].default),
         max_processes=values.get("max_processes", SERVERS["max_processes"].default),

@@ -15,6 +15,7 @@ from interlock.config.value_types import (
     Headers,
     Many,
     Seconds,
+    Size,
     Table,
     Text,
     Version,
@@ -25,6 +26,7 @@ from interlock.protocol.ax.transport_classes import PRIVATE_CLASS, TRANSPORT_CLA
 from interlock.protocol.net.egress import ENTRY
 
 MONTH_S: Final = 31 * 24 * 3600
+MESSAGE_SIZE: Final = Size(low=1024, high=1024**3)
 # A leading "-" would be an option to the installer, so no package or image may start with one.
 NPM_PACKAGE: Final = r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z^~][0-9A-Za-z.+_-]*)?"
 PYPI_PACKAGE: Final = (
@@ -180,6 +182,13 @@ SERVERS: Final = keys_by_name(
         default=1800,
         example=300,
         help="How long the process or connection of a principal or session may be idle until it ends.",
+    ),
+    Key(
+        name="result_bytes",
+        beside=REACHES,
+        kind=MESSAGE_SIZE,
+        example="64Mi",
+        help="The largest answer taken from it; a larger one fails its call alone. Default: limits.message_bytes.",
     ),
     Key(
         name="tools",

@@ -7,6 +7,8 @@ does not move for STALL_AFTER_S closes the pipe.
 
 from typing import Final, Protocol
 
+from interlock.protocol.jsonrpc.oversized import Oversized
+
 STALL_AFTER_S: Final = 1.0  # as on stdio: a full queue that has not moved for so long
 
 NORMAL: Final = 1000  # RFC 6455 7.4.1, and below
@@ -23,6 +25,9 @@ REASON_BYTES_MAX: Final = 123  # RFC 6455 5.5: what a close frame holds beside i
 
 class MessageSink(Protocol):
     def on_message(self, data: bytes) -> None: ...
+
+    def on_oversized(self, found: Oversized) -> None:
+        """A message over the limit was left out."""
 
     def on_closed(self, code: int, reason: str) -> None:
         """Called once, after the last message, whichever side closed. `reason` completes "the peer ...", unless the

@@ -21,12 +21,14 @@ from typing import Protocol, cast
 
 from interlock.process.groups import between_fork_and_exec, group_exists, reap_adopted, signal_group
 from interlock.process.launch import ChildStartFailed, child_environment, program
-from interlock.process.lines import LineSplitter, LineTooLong, one_line
+from interlock.process.lines import LineSplitter, one_line
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr import StderrLine, StderrRing
+from interlock.protocol.jsonrpc.oversized import Oversized
 
 __all__ = ["Child", "ChildSink", "ChildStartFailed", "StderrLine", "StderrRing", "child_environment"]
 
+ENDLESS_LINE = 16  # times the limit of a line; what is longer has no end, and hides whatever else the child says
 LINES_PER_TURN = 256  # per child and loop iteration, so that a flooding child leaves time for the others
 STALL_AFTER_S = 1.0  # a full queue that has not moved for so long: the child does not read
 DRAIN_S = 0.75  # for the last words in the pipes after the exit; open calls are to fail within a second
@@ -41,6 +43,9 @@ KILL_WAIT_S = 2.0  # SIGKILL works at once, except on a process that hangs insid
 
 class ChildSink(Protocol):
     def on_line(self, data: bytes) -> None: ...
+
+    def on_oversized(self, found: Oversized) -> None:
+        """A line over the limit was left out; lines that came before it may be heard after this."""
 
     def on_gone(self, reason: str) -> None:
         """Once, after the last line. `reason` completes "the server ..."."""
@@ -59,6 +64,7 @@ class Child:
         cwd: Path | None,
         *,
         max_message_bytes: int,
+        max_line_bytes: int | None = None,
         sink: ChildSink,
         stderr: StderrRing,
         reaper: OrphanReaper | None,
@@ -67,6 +73,7 @@ class Child:
     ) -> None:
         """`env` is the whole environment; `child_environment` makes it. After a failed start the sink hears nothing.
 
+        `max_message_bytes`: of what it is sent, and of its lines where `max_line_bytes` says nothing else.
         `handed`: descriptors the child inherits under their numbers. `terminate`: how it is asked to end, where a
         signal to its group would not reach the program itself.
         """
@@ -79,7 +86,8 @@ class Child:
         self._reaper = reaper
         self._handed = tuple(handed)
         self._ask_to_end = terminate
-        self._splitter = LineSplitter(max_message_bytes)
+        self._max_line_bytes = max_line_bytes or max_message_bytes
+        self._splitter = LineSplitter(self._max_line_bytes)
         self._lines: deque[bytes] = deque()
         self._transport: asyncio.SubprocessTransport | None = None
         self._pgid = 0  # and the process id, once there is a process
@@ -214,13 +222,20 @@ class Child:
     def _on_received(self, data: bytes) -> None:
         if self._verdict is not None or self._announced:
             return
-        try:
-            self._lines.extend(self._splitter.feed(data))
-        except LineTooLong as error:
-            self._lines.extend(error.complete)
-            self._condemn(f"sent a line longer than the limit of {error.max_bytes} bytes and was killed")
+        self._lines.extend(self._splitter.feed(data))
+        if self._splitter.skipped:
+            self._report_oversized()
         if self._turn is None:
             self._deliver()
+
+    def _report_oversized(self) -> None:
+        for found in self._splitter.take_oversized():
+            self._sink.on_oversized(found)
+        endless = ENDLESS_LINE * self._max_line_bytes
+        if self._splitter.skipped > endless and self._verdict is None:
+            self._condemn(
+                f"sent a line longer than {ENDLESS_LINE} times the limit of {self._max_line_bytes} bytes and was killed"
+            )
 
     def _deliver(self) -> None:
         self._turn = None

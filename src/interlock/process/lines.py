@@ -1,30 +1,27 @@
-"""Newline-delimited framing: bytes in, complete lines out. Pure; knows nothing of what a line says.
+"""Newline-delimited framing: bytes in, complete lines out.
 
 A line ends in LF or CRLF and is handed out without it. What follows the last LF is kept until its end arrives, never
 longer than the limit, so a peer that sends no newline costs at most one message of memory however small its pieces.
+A longer line is skipped to its end; only whose message it is, is looked for while it passes.
 """
 
-
-class LineTooLong(Exception):
-    """A line is longer than the limit. `complete` holds the lines before it that no `feed` has returned yet."""
-
-    def __init__(self, max_bytes: int, complete: list[bytes]) -> None:
-        super().__init__(f"a line is longer than the limit of {max_bytes} bytes")
-        self.max_bytes = max_bytes
-        self.complete = complete
+from interlock.protocol.jsonrpc.oversized import Oversized, OversizedScanner
 
 
 class LineSplitter:
-    """Splits one stream. After LineTooLong it stays broken: where the next line starts can no longer be known."""
+    """Splits one stream."""
 
-    __slots__ = ("_broken", "_max_bytes", "_rest")
+    __slots__ = ("_is_skipping", "_max_bytes", "_oversized", "_rest", "_scanner", "skipped")
 
     def __init__(self, max_bytes: int) -> None:
         if max_bytes < 1:
             raise ValueError(f"max_bytes is {max_bytes}; a line needs at least 1")
         self._max_bytes = max_bytes
         self._rest = bytearray()
-        self._broken = False
+        self._is_skipping = False  # within a line over the limit
+        self._scanner: OversizedScanner | None = None  # of that line, until it is known whose it is
+        self._oversized: list[Oversized] = []
+        self.skipped = 0  # bytes of the last line over the limit, until it has ended and was taken
 
     @property
     def pending(self) -> int:
@@ -37,8 +34,9 @@ class LineSplitter:
         return bytes(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        if self._broken:
-            raise LineTooLong(self._max_bytes, [])
+        """The lines that end in `data`. Where `skipped` is not 0 afterwards, `take_oversized` says more."""
+        if self._is_skipping:
+            data = self._skip(data)
         lines = data.split(b"\n")
         unfinished = lines.pop()
         if lines:
@@ -51,22 +49,58 @@ class LineSplitter:
                 lines = [line.removesuffix(b"\r") for line in lines]
             # Lines that lie wholly in this piece are shorter than it, so the common case looks at one line only.
             if len(lines[0]) > self._max_bytes or len(data) > self._max_bytes:
-                for index, line in enumerate(lines):
-                    if len(line) > self._max_bytes:
-                        raise self._too_long(lines[:index])
+                lines = [line for line in lines if len(line) <= self._max_bytes or self._leave_out(line)]
         if not unfinished:
             return lines
         self._rest += unfinished
         excess = len(self._rest) - self._max_bytes
         # One byte more is allowed while it may turn out to be the CR of a CRLF.
         if excess > 1 or (excess == 1 and not self._rest.endswith(b"\r")):
-            raise self._too_long(lines)
+            self._begin_skipping(self._rest)
+            self._rest = bytearray()
         return lines
 
-    def _too_long(self, complete: list[bytes]) -> LineTooLong:
-        self._broken = True
-        self._rest = bytearray()
-        return LineTooLong(self._max_bytes, complete)
+    def take_oversized(self) -> list[Oversized]:
+        """The messages in lines over the limit, each once: as soon as it is known whose it is, at the latest at its
+        end."""
+        taken, self._oversized = self._oversized, []
+        if not self._is_skipping:
+            self.skipped = 0
+        return taken
+
+    def _begin_skipping(self, start: bytes | bytearray) -> None:
+        self._is_skipping, self.skipped = True, 0
+        self._scanner = OversizedScanner(self._max_bytes)
+        self._scan(start)
+
+    def _skip(self, data: bytes) -> bytes:
+        """What follows the line in `data`."""
+        piece, newline, rest = data.partition(b"\n")
+        self._scan(piece)
+        if newline:
+            self._end_line()
+        return rest
+
+    def _leave_out(self, line: bytes) -> bool:
+        self._begin_skipping(line)
+        self._end_line()
+        return False
+
+    def _scan(self, piece: bytes | bytearray) -> None:
+        self.skipped += len(piece)
+        if self._scanner is not None:
+            self._scanner.feed(piece)
+            if self._scanner.is_settled:
+                self._tell(self._scanner)
+
+    def _end_line(self) -> None:
+        if self._scanner is not None:
+            self._tell(self._scanner)
+        self._is_skipping = False
+
+    def _tell(self, scanner: OversizedScanner) -> None:
+        self._oversized.append(scanner.found)
+        self._scanner = None
 
 
 def one_line(message: bytes) -> bytes:

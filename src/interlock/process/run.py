@@ -16,6 +16,7 @@ from interlock.process.child import Child
 from interlock.process.launch import ChildStartFailed
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr import StderrRing
+from interlock.protocol.jsonrpc.oversized import Oversized
 
 OUTPUT_LINES: Final = 20  # kept for an error
 OUTPUT_LINE_BYTES: Final = 500
@@ -100,6 +101,9 @@ class _Ended:
         self._said.feed(data + b"\n")
         if len(self.stdout) < STDOUT_BYTES_MAX:
             self.stdout += data[: STDOUT_BYTES_MAX - len(self.stdout)] + b"\n"
+
+    def on_oversized(self, found: Oversized) -> None:
+        self._said.feed(b"(a line longer than %d bytes)\n" % found.limit)
 
     def on_gone(self, reason: str) -> None:
         if not self.reason.done():

@@ -7,8 +7,8 @@ import asyncio
 import os
 from typing import cast
 
-from interlock.net.message_pipe import CUT, NORMAL, TOO_BIG, MessageSink
-from interlock.process.lines import LineSplitter, LineTooLong, one_line
+from interlock.net.message_pipe import CUT, NORMAL, MessageSink
+from interlock.process.lines import LineSplitter, one_line
 
 
 async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
@@ -37,7 +37,6 @@ class StandardPipe:
         self._writer: asyncio.WriteTransport | None = None
         self._full = False
         self._closed = False
-        self._verdict: tuple[int, str] | None = None
 
     def connect(self, writer: asyncio.WriteTransport) -> None:
         self._writer = writer
@@ -70,16 +69,13 @@ class StandardPipe:
             self._reader.resume_reading()
 
     def _feed(self, data: bytes) -> None:
-        try:
-            lines = self._lines.feed(data)
-        except LineTooLong as error:
-            lines = error.complete
-            self._verdict = TOO_BIG, f"sent a message larger than {self._max_bytes} bytes"
-        for line in lines:
+        for line in self._lines.feed(data):
             if line.strip() and not self._closed:
                 self._sink.on_message(line)
-        if self._verdict is not None:
-            self._end(*self._verdict)
+        if self._lines.skipped:
+            for found in self._lines.take_oversized():
+                if not self._closed:
+                    self._sink.on_oversized(found)
 
     def _end(self, code: int, reason: str) -> None:
         if self._closed:

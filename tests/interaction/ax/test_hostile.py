@@ -54,14 +54,26 @@ async def test_a_description_of_ten_megabytes_is_left_out(node: RunningNode) -> 
         assert (await asyncio.to_thread(node.link, "novelist"))["withheld"][0]["name"] == "novel"
 
 
-async def test_a_frame_that_is_too_big_ends_its_connection_only(node: RunningNode) -> None:
+async def test_a_result_that_is_too_large_fails_its_call_only(node: RunningNode) -> None:
+    text = {"big": "x" * MESSAGE_BYTES, "read": "small"}
+
+    def answer(params: dict[str, Any]) -> Any:
+        return {"content": [{"type": "text", "text": text[params["name"]]}]}
+
+    async with _neighbour(node), bare(node, "giant", tools=[tool("big"), tool("read")], call=answer) as leaf:
+        await ready(node, "giant", tools=2)
+        refused = (await call(node, "giant__big"))["error"]
+        assert (refused["code"], refused["data"]["limit_bytes"]) == (32132, MESSAGE_BYTES)
+        await leaf.socket.send("x" * (MESSAGE_BYTES + 1))
+        assert (await call(node, "giant__read"))["result"]["content"][0]["text"] == "small"
+        padding = "x" * MESSAGE_BYTES
+        with pytest.raises(Refused) as told:
+            await leaf.request("mcpax/heartbeat", {"session_id": leaf.session["session_id"], "padding": padding})
+        assert told.value.error["data"]["reason"] == "message_too_large"
+
+
+async def test_a_message_that_is_too_large_before_the_registration_ends_the_connection(node: RunningNode) -> None:
     async with _neighbour(node):
-        leaf = Bare(await connect(node), "giant")
-        await leaf.register()
-        with contextlib.suppress(websockets.ConnectionClosed):
-            await leaf.socket.send("x" * (MESSAGE_BYTES + 1))
-        assert (await leaf.closed())[0] == 1009
-        await leaf.stop()
         fresh = await connect(node)
         with contextlib.suppress(websockets.ConnectionClosed):
             await fresh.send("x" * (MESSAGE_BYTES + 1))

@@ -122,13 +122,24 @@ async def test_more_than_a_hundred_lines_of_noise_before_the_first_message_end_i
     await until(lambda: stage.node.calls.keepers[KEY].link.pid is None)
 
 
-@pytest.mark.req("AIP-transport-6")
-async def test_a_line_beyond_the_limit_ends_it(stage: Stage) -> None:
+async def loud(stage: Stage, size: int) -> Any:
     connector_parts = msgspec.structs.replace(stage.environment.connector_parts, message_bytes=2000)
     stage.environment = msgspec.structs.replace(stage.environment, connector_parts=connector_parts)
-    provider = await settled(stage.provider("--loud", "2001", connection_options={"max_retries": 0}))
+    return await settled(stage.provider("--loud", str(size), connection_options={"max_retries": 0}))
+
+
+@pytest.mark.req("AIP-transport-6")
+async def test_a_line_beyond_the_limit_is_noise(stage: Stage) -> None:
+    assert (await loud(stage, 2001)).state is DriverState.READY
+    (shown,) = stage.node.operations.links.list_all().links
+    assert shown.stdout_noise == 1
+
+
+@pytest.mark.req("AIP-transport-6")
+async def test_a_line_without_an_end_ends_it(stage: Stage) -> None:
+    provider = await loud(stage, 50_000)
     assert provider.state is DriverState.UNAVAILABLE
-    assert "longer than the limit of 2000 bytes" in (provider.reason or "")
+    assert "longer than 16 times the limit of 2000 bytes" in (provider.reason or "")
 
 
 @pytest.mark.req("AIP-proto-6")

@@ -207,7 +207,7 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             malformed = error
         if unread > HEAD_BYTES_MAX and self._is_too_large():
-            self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=f"the server's header is over {HEAD_BYTES_MAX} bytes"))
+            self.fail(Failure(kind=FailureKind.MALFORMED, detail=f"the server's header is over {HEAD_BYTES_MAX} bytes"))
         elif self._streaming:
             self._pass_on(call, malformed)
         elif self._body.size > self._max_body_bytes:

@@ -26,6 +26,7 @@ from interlock.net.message_pipe import (
     MessageSink,
     fit_close_reason,
 )
+from interlock.protocol.jsonrpc.oversized import OversizedScanner
 
 try:
     from websockets.speedups import apply_mask
@@ -36,6 +37,7 @@ PING_EVERY_S: Final = 20.0  # AX-6.3-3
 PONG_WITHIN_S: Final = 10.0  # AX-6.3-3
 CLOSE_S: Final = 2.0  # for the peer's part of closing
 WRITE_BYTES_MAX: Final = 64 * 1024  # gathered for one write
+ENDLESS: Final = 16  # times the limit of a message: what is larger is refused by its head, and not skipped
 
 _WHOLE_TEXT: Final = 0x81  # RFC 6455 5.2: FIN, no reserved bit, opcode 1
 _MASKED: Final = 0x80
@@ -54,8 +56,9 @@ class FramedPipe(asyncio.Protocol):
     def __init__(
         self, protocol: Protocol, sink: MessageSink, max_bytes: int, ping_every_s: float, pong_within_s: float
     ) -> None:
-        """`protocol` takes messages of `max_bytes` at most, and no extension."""
+        """`protocol` takes no extension."""
         self._protocol = protocol
+        protocol.max_message_size, protocol.max_fragment_size = ENDLESS * max_bytes, max_bytes
         self._sink = sink
         self._max_bytes = max_bytes
         self._ping_every_s = ping_every_s
@@ -69,6 +72,10 @@ class FramedPipe(asyncio.Protocol):
         self._rest = bytearray()  # of a frame that has not come as a whole
         self._awaited = 0  # its size, once that is known
         self._parts: bytearray | None = None  # of a message in several frames
+        self._skips = False  # a message over the limit
+        self._scanner: OversizedScanner | None = None  # of that message, until it is known whose it is
+        self._unread = 0  # bytes of its frame that have not come, where it is one frame
+        self._mask = b""  # of that frame, turned to its next byte
         self._queue: list[bytes] = []  # parts of frames, sent in this turn of the loop
         self._queued = 0  # bytes of messages among them
         self._said_closed = False
@@ -152,6 +159,8 @@ class FramedPipe(asyncio.Protocol):
     # What the loop calls
 
     def data_received(self, data: bytes) -> None:
+        if self._unread:
+            data = data[self._skip(data, 0) :]
         if self._rest:
             self._rest += data
             if len(self._rest) < self._awaited:
@@ -183,11 +192,18 @@ class FramedPipe(asyncio.Protocol):
                     break
                 length = int.from_bytes(data[at : at + size], "big")
                 at += size
-            if length > max_bytes:
-                self._hear_frames(data[start:])  # which refuses it by its head
-                return end
             if second & _MASKED:
                 at += _MASK_BYTES
+            if length > max_bytes:
+                is_text = data[start] == _WHOLE_TEXT and second & _MASKED == masked and self._parts is None
+                if not is_text or length > ENDLESS * max_bytes or protocol.state is not State.OPEN:
+                    self._hear_frames(data[start:])  # which refuses it by its head
+                    return end
+                if at > end:
+                    break
+                self._begin_skipping(length, data[at - _MASK_BYTES : at] if masked else b"")
+                start = self._skip(data, at)
+                continue
             stop = at + length
             if stop > end:
                 self._awaited = stop - start
@@ -204,6 +220,39 @@ class FramedPipe(asyncio.Protocol):
                 self._hear_frames(data[start:stop])
             start = stop
         return start
+
+    def _begin_skipping(self, unread: int, mask: bytes) -> None:
+        self._skips, self._scanner = True, OversizedScanner(self._max_bytes)
+        self._unread, self._mask = unread, mask
+
+    def _skip(self, data: bytes, at: int) -> int:
+        """Pass over the frame that is too large; where the next one begins."""
+        piece = data[at : at + self._unread]
+        self._unread -= len(piece)
+        if self._mask:
+            self._scan(apply_mask(piece, self._mask))
+            turn = len(piece) % _MASK_BYTES
+            self._mask = self._mask[turn:] + self._mask[:turn]
+        else:
+            self._scan(piece)
+        if not self._unread:
+            self._end_skipping()
+        return at + len(piece)
+
+    def _scan(self, piece: bytes | bytearray) -> None:
+        if self._scanner is not None:
+            self._scanner.feed(piece)
+            if self._scanner.is_settled:
+                self._tell(self._scanner)
+
+    def _end_skipping(self) -> None:
+        self._skips = False
+        if self._scanner is not None:
+            self._tell(self._scanner)
+
+    def _tell(self, scanner: OversizedScanner) -> None:
+        self._scanner = None
+        self._sink.on_oversized(scanner.found)
 
     def _hear_frames(self, data: bytes) -> None:
         transport = self._transport
@@ -250,7 +299,9 @@ class FramedPipe(asyncio.Protocol):
                 self._parts = bytearray(frame.data)
         elif frame.opcode is Opcode.CONT and self._parts is not None:
             self._parts += frame.data
-            if frame.fin:
+            if self._skips or len(self._parts) > self._max_bytes:
+                self._skip_part(self._parts, frame.fin)
+            elif frame.fin:
                 whole, self._parts = bytes(self._parts), None
                 self._message(whole)
         elif frame.opcode is Opcode.BINARY:
@@ -258,6 +309,14 @@ class FramedPipe(asyncio.Protocol):
         elif frame.opcode is Opcode.PONG and bytes(frame.data) == self._ping and self._ping:
             self._ping = b""
             self._set_alarm(self._ping_every_s, self._send_ping)
+
+    def _skip_part(self, parts: bytearray, is_last: bool) -> None:
+        if not self._skips:
+            self._begin_skipping(0, b"")
+        self._scan(parts)
+        self._parts = None if is_last else bytearray()
+        if is_last:
+            self._end_skipping()
 
     def _message(self, data: bytes) -> None:
         if not data.isascii():

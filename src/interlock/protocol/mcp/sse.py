@@ -1,18 +1,22 @@
 """The event stream of Server-Sent Events, both ways (WHATWG HTML 9.2.5 and 9.2.6).
 
 In: bytes of a stream, cut anywhere. Out: events whose data stays the bytes that came in. By the standard no stream is
-malformed: unknown fields are ignored, and an event that the stream does not finish is dropped. The one error,
-`SseMalformed`, is a line or an event larger than the limit. Beyond the standard, an event without a data field is
-reported if it carries an id or a retry: MCP 2025-11-25 primes a client with such events so that it can resume.
+malformed: unknown fields are ignored, and an event that the stream does not finish is dropped. Of an event larger than
+the limit only whose message it is, is reported, and the stream is read on. Beyond the standard, an event without a data
+field is reported if it carries an id or a retry: MCP 2025-11-25 primes a client with such events so that it can resume.
 """
 
 import re
 
 import msgspec
 
+from interlock.protocol.jsonrpc.oversized import Oversized, OversizedScanner
+
 RETRY_DIGITS_MAX = 15  # more than 30,000 years in milliseconds; longer values are ignored
 
 _LF, _CR = 0x0A, 0x0D  # asked for as numbers: `in` finds a number in bytes ten times faster than a piece of bytes
+_DATA = b"data:"
+_DATA_ROOM = len(b"data: ")  # what a line may have beside the largest data
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 # How the common servers write an event that is only a message, with the line ending that each prefix implies.
@@ -29,38 +33,35 @@ class SseEvent(msgspec.Struct, frozen=True):
     data: bytes
     id: str | None = None  # as this event carries it; the standard's last event id is the last one that is not None
     retry_ms: int | None = None
-
-
-class SseMalformed(ValueError):
-    """The stream cannot be read on. `before` holds the events that the same bytes had completed until then."""
-
-    def __init__(self, message: str, before: list[SseEvent]) -> None:
-        super().__init__(message)
-        self.before = before
+    oversized: Oversized | None = None  # what is known of data over the limit, told before the event has ended
 
 
 class SseParser:
-    """One stream. `max_event_bytes` bounds each line and the data of each event."""
+    """One stream. `max_event_bytes` bounds the data of each event, and what is kept of any line."""
 
     __slots__ = (
         "_after_cr",
         "_at_start",
         "_between_events",
-        "_broken",
+        "_cut",
         "_data",
         "_data_bytes",
         "_event",
         "_id",
+        "_is_told",
         "_max_event_bytes",
         "_partial",
         "_retry_ms",
+        "_scanner",
     )
 
     def __init__(self, max_event_bytes: int) -> None:
         self._max_event_bytes = max_event_bytes
         self._partial = bytearray()  # the beginning of a line whose end has not come
         self._at_start = True
-        self._broken = False
+        self._cut: bytes | None = None  # the name of the field that goes on in a line too long to be kept
+        self._scanner: OversizedScanner | None = None  # of an event over the limit
+        self._is_told = False  # that event
         self._after_cr = False  # a LF that comes now belongs to the line ending that is already counted
         self._event = ""
         self._data: list[bytes] = []
@@ -75,8 +76,6 @@ class SseParser:
             if event is not None:
                 self._at_start = self._after_cr = False
                 return [event]
-        if self._broken:
-            raise self._too_large([])
         if self._at_start:
             data = self._without_bom(data)
         if self._after_cr and data:
@@ -92,13 +91,14 @@ class SseParser:
         lines = (bytes(self._partial) + data if self._partial else data).splitlines()
         self._partial = bytearray()
         rest = b"" if data[-1] in b"\r\n" else lines.pop()
+        if self._cut is not None and lines:
+            self._pass_over(lines.pop(0), events)
+            self._cut = None
         for line in lines:
-            if len(line) > self._max_event_bytes:
-                raise self._too_large(events)
-            if not line:
+            if line:
+                self._take(line, events)
+            else:
                 self._dispatch(events)
-            elif not self._take(line):
-                raise self._too_large(events)
         self._keep(rest, events)
         return events
 
@@ -112,21 +112,50 @@ class SseParser:
         return data.removeprefix(_BOM)
 
     def _keep(self, rest: bytes, events: list[SseEvent]) -> None:
+        if self._cut is not None:
+            self._pass_over(rest, events)
+            return
         self._partial += rest
-        if len(self._partial) > self._max_event_bytes:
-            raise self._too_large(events)
+        if len(self._partial) > self._max_event_bytes + _DATA_ROOM:
+            line, self._partial = self._partial, bytearray()
+            self._cut, self._between_events = bytes(line[: len(_DATA)]), False
+            self._take(bytes(line), events)
 
-    def _take(self, line: bytes) -> bool:
-        """Apply one field. False if the event has grown over the limit."""
+    def _pass_over(self, piece: bytes, events: list[SseEvent]) -> None:
+        if self._cut == _DATA:
+            self._scan(piece, events)
+
+    def _scan(self, piece: bytes, events: list[SseEvent]) -> None:
+        scanner = self._scanner
+        if scanner is not None and not self._is_told:
+            scanner.feed(piece)
+            if scanner.is_settled:
+                self._tell(scanner, events)
+
+    def _tell(self, scanner: OversizedScanner, events: list[SseEvent]) -> None:
+        self._is_told = True
+        if self._event in ("", "message"):
+            events.append(SseEvent("message", b"", oversized=scanner.found))
+
+    def _take(self, line: bytes, events: list[SseEvent]) -> None:
+        """Apply one field. Of those that are too long, data alone counts."""
+        if len(line) > self._max_event_bytes + _DATA_ROOM and not line.startswith(_DATA):
+            return
         name, _, value = line.partition(b":")
         if value.startswith(b" "):
             value = value[1:]
         match name:
             case b"data":
-                self._data.append(value)
                 self._data_bytes += len(value) + 1
                 self._between_events = False
-                return self._data_bytes - 1 <= self._max_event_bytes
+                if self._scanner is None:
+                    self._data.append(value)
+                    if self._data_bytes - 1 > self._max_event_bytes:
+                        self._scanner = OversizedScanner(self._max_event_bytes)
+                        self._scan(b"\n".join(self._data), events)
+                        self._data = []
+                else:
+                    self._scan(b"\n" + value, events)
             case b"event":
                 self._event = value.decode(errors="replace")
                 self._between_events = False
@@ -136,9 +165,10 @@ class SseParser:
             case b"retry" if value.isdigit() and len(value) <= RETRY_DIGITS_MAX:
                 self._retry_ms = int(value)
                 self._between_events = False
-        return True
 
     def _dispatch(self, events: list[SseEvent]) -> None:
+        if self._scanner is not None and not self._is_told:
+            self._tell(self._scanner, events)
         if self._data or self._id is not None or self._retry_ms is not None:
             events.append(SseEvent(self._event or "message", b"\n".join(self._data), self._id, self._retry_ms))
         if not self._between_events:
@@ -150,14 +180,9 @@ class SseParser:
         self._data_bytes = 0
         self._id = None
         self._retry_ms = None
+        self._scanner = None
+        self._is_told = False
         self._between_events = True
-
-    def _too_large(self, before: list[SseEvent]) -> SseMalformed:
-        self._partial.clear()
-        self._data.clear()
-        self._broken = True  # the rest of a line that was given up must not be read as lines of its own
-        self._between_events = False
-        return SseMalformed(f"an event of the stream is over {self._max_event_bytes} bytes", before)
 
 
 def encode_event(

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from interlock.protocol.jsonrpc.errors import Fault
+
 
 class Refusal(msgspec.Struct, frozen=True):
     """An answer that says no before any message was read."""
@@ -10,3 +12,4 @@ class Refusal(msgspec.Struct, frozen=True):
     error: str
     message: str
     extra: bytes = b""  # header lines
+    fault: Fault | None = None  # what is said instead to clients of MCP

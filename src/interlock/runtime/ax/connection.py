@@ -9,7 +9,7 @@ import logging
 import secrets
 from typing import Final
 
-from interlock.net.message_pipe import INTERNAL, POLICY, MessagePipe
+from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG, MessagePipe
 from interlock.process.stderr import StderrRing
 from interlock.protocol.ax.errors import (
     AUTHORITY_CONFLICT,
@@ -31,6 +31,7 @@ from interlock.protocol.jsonrpc.errors import (
     Fault,
 )
 from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.protocol.jsonrpc.oversized import Oversized
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.calls.call import internal
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts, SocketPipe
@@ -115,6 +116,12 @@ class SubserverConnection:
             is_form = not isinstance(message, Request | Response) and message.method == REGISTER
             fault = Fault(INVALID_PARAMS if is_form else INVALID_REQUEST, _FIRST, {"member": "id"} if is_form else None)
             self._refuse(message.id if isinstance(message, Request) else b"null", fault)
+
+    def on_oversized(self, found: Oversized) -> None:
+        if self._link is not None:
+            self._link.on_oversized(found, None)
+        else:
+            self.close(TOO_BIG, f"sent a message larger than {found.limit} bytes before its registration")
 
     def on_closed(self, code: int, reason: str) -> None:
         self._gone = reason or "closed the connection"

@@ -17,6 +17,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from interlock.protocol.jsonrpc.codec import encode_fault
 from interlock.protocol.net.address_scope import IpAddress
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.fronts.connections import Connections, HeldBytes
@@ -247,6 +248,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def _turn_away(self, refusal: Refusal) -> None:
         self.exchange = exchange = Exchange(self, self._head, b"", False, _UNKEPT + refusal.extra)
+        if refusal.fault is not None:
+            exchange.reply(refusal.status, encode_fault(b"null", refusal.fault))
+            return
         body = {"error": refusal.error, "message": refusal.message, "details": {}}
         exchange.reply(refusal.status, msgspec.json.encode(body))
 

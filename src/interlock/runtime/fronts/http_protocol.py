@@ -26,6 +26,7 @@ OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
 class McpEndpoint(Protocol):
     max_body_bytes: int
+    body_too_large: Refusal
     # Key of a head -> what it means, or None: seen once, and perhaps never again.
     known_heads: dict[bytes, Head | None]
     varying: VaryingLines  # of the head learnt last, of any client: most clients of a node are of one kind
@@ -72,7 +73,7 @@ class McpProtocol(HttpConnection):
         self._head = Head(self.parser.get_method(), self.url, self.headers, keep, chunks)
         length = self._head.headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.endpoint.max_body_bytes:
-            self.refuse(BODY_TOO_LARGE)
+            self.refuse(self.endpoint.body_too_large)
         else:
             self._body = BodyBuffer(int(length))
         return True
@@ -83,7 +84,7 @@ class McpProtocol(HttpConnection):
         elif not self._reads_no_more:
             self._body.add(body)
             if self._body.size > self.endpoint.max_body_bytes:
-                self.refuse(BODY_TOO_LARGE)
+                self.refuse(self.endpoint.body_too_large)
 
     def on_message_complete(self) -> None:
         if not self._own or self._ignored_upgrade:
@@ -250,4 +251,3 @@ class McpProtocol(HttpConnection):
 
 
 _SPECIAL: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
-BODY_TOO_LARGE: Final = Refusal(413, "body_too_large", "the body is larger than limits.message_bytes")

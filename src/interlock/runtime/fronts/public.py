@@ -18,6 +18,7 @@ from interlock.protocol.jsonrpc.batch import is_batch
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
+from interlock.protocol.jsonrpc.oversized import message_too_large
 from interlock.protocol.mcp.eras import MODERN_VERSIONS
 from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported_fault
 from interlock.protocol.mcp.methods import INITIALIZE
@@ -89,6 +90,8 @@ class PublicEndpoint:
         self._refusals = refusals
         self.proxies = TrustedProxies(plan.node.trusted_proxies)
         self.max_body_bytes = plan.limits.message_bytes
+        too_large = message_too_large(self.max_body_bytes)
+        self.body_too_large = Refusal(413, "body_too_large", too_large.message, fault=too_large)
         self._who_needs_none = plan.auth.anonymous
         self._admit_by(plan)
         self.known_heads: dict[bytes, Head | None] = {}

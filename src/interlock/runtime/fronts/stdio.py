@@ -11,11 +11,14 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast
 
+from msgspec import Raw
+
 from interlock.config.plan import NameForm
-from interlock.process.lines import LineSplitter, LineTooLong
+from interlock.process.lines import LineSplitter
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
-from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
-from interlock.protocol.jsonrpc.messages import Message, Notification, Request
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault, error_body
+from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
+from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 from interlock.protocol.mcp.ladder import climb
 from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
 from interlock.runtime.calls.call import Call
@@ -51,7 +54,6 @@ class LineFront:
         self._names = names
         self._max_bytes = max_bytes
         self._lines = LineSplitter(max_bytes)
-        self._skipping = False  # the rest of a line that was too long
         self._session: Session | None = None
         self._caller: Caller | None = None  # modern
         self._running: dict[bytes, Call | Listener] = {}
@@ -81,7 +83,7 @@ class LineFront:
         if b"\n" in message or b"\r" in message:  # blanks between tokens, as a server laid them out; not inside strings
             message = message.replace(b"\r", b" ").replace(b"\n", b" ")
         writer.write(message + b"\n")
-        if writer.get_write_buffer_size() > UNREAD_MAX * self._max_bytes:
+        if writer.get_write_buffer_size() - len(message) > UNREAD_MAX * self._max_bytes:
             log.warning("a client on stdio does not read what it is sent; ending its connection")
             writer.abort()
             self.done.set()
@@ -95,29 +97,19 @@ class LineFront:
     # What comes in
 
     def feed(self, data: bytes) -> None:
-        if self._skipping:
-            _, newline, data = data.partition(b"\n")
-            self._skipping = not newline
-        try:
-            lines, rest = self._lines.feed(data), b""
-        except LineTooLong as error:
-            lines, rest = error.complete, self._after_long_line(data, len(error.complete))
-        for line in lines:
+        for line in self._lines.feed(data):
             if line.strip():
                 self._receive(line)
-        if rest:
-            self.feed(rest)
+        if self._lines.skipped:
+            for found in self._lines.take_oversized():
+                self._refuse_oversized(found)
 
-    def _after_long_line(self, data: bytes, lines_before: int) -> bytes:
-        """Refuse the line that is too long and skip it; what follows it in `data` is another message."""
-        self.emit(encode_fault(b"null", Fault(INVALID_REQUEST, "the message is larger than limits.message_bytes")))
-        self._lines = LineSplitter(self._max_bytes)
-        at = 0
-        for _ in range(lines_before):
-            at = data.index(b"\n", at) + 1
-        end = data.find(b"\n", at)
-        self._skipping = end < 0
-        return b"" if end < 0 else data[end + 1 :]
+    def _refuse_oversized(self, found: Oversized) -> None:
+        fault = message_too_large(found.limit)
+        if found.kind is MessageKind.RESPONSE:  # the server that asked must not wait for it
+            self._handle(Response(found.id, ABSENT, Raw(error_body(fault))))
+        else:
+            self.emit(encode_fault(found.id or b"null", fault))
 
     def _receive(self, line: bytes) -> None:
         try:
@@ -125,6 +117,9 @@ class LineFront:
         except CodecError as error:
             self._receive_batch(line, error)
             return
+        self._handle(message)
+
+    def _handle(self, message: Message) -> None:
         if self._session is not None:
             self._legacy.handle(self._session, message, self)
         elif self._caller is not None:

@@ -271,9 +271,10 @@ class Gate:
             self.finish(approval_id, Move.FAIL, "its caller left before anything was sent")
         return None
 
-    def end(self, hold: GateHold, outcome: Outcome) -> None:
+    def end(self, hold: GateHold, outcome: Outcome, reason: str | None) -> None:
         if hold.approval_id is not None and not hold.goes_on:
-            self.finish(hold.approval_id, *_END[outcome])
+            unread = outcome is Outcome.ERROR and reason in _UNREAD
+            self.finish(hold.approval_id, *((Move.LOSE, str(reason)) if unread else _END[outcome]))
 
     def finish(self, approval_id: str, move: Move, outcome: str) -> None:
         self._underway.discard(approval_id)
@@ -343,6 +344,7 @@ _END: Final = {
     Outcome.CANCELLED: (Move.LOSE, "cancelled"),
     Outcome.LOST: (Move.LOSE, "lost"),
 }
+_UNREAD: Final = ("result_too_large", "malformed_answer")  # the server has answered, and what it said is lost
 _CHANGING: Final = Refuse(
     CheckNumber.GATE,
     Fault(

@@ -38,7 +38,7 @@ class HoldOwner(Protocol):
 
     def read_answer(self, call: Call, hold: "GateHold", message: bytes) -> bytes: ...
 
-    def end(self, hold: "GateHold", outcome: Outcome) -> None: ...
+    def end(self, hold: "GateHold", outcome: Outcome, reason: str | None) -> None: ...
 
 
 def requester_of(call: Call) -> str:
@@ -94,5 +94,5 @@ class GateHold(msgspec.Struct, eq=False):
     def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
         if not self.answered_here:
             message = self.gate.read_answer(call, self, message)
-        self.gate.end(self, outcome)
+        self.gate.end(self, outcome, call.reason)
         return message

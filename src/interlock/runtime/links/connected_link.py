@@ -45,6 +45,7 @@ from interlock.protocol.jsonrpc.errors import (
     for_legacy,
 )
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
+from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
 from interlock.protocol.mcp.eras import BATCH_VERSION, LATEST_MODERN, MODERN
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
 from interlock.protocol.mcp.methods import (
@@ -91,6 +92,7 @@ CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_
 class ConnectedLink(Link):
     session = b""
     reach: Spawn | Dial | None = None  # where the node finds the server; None: it comes to the node
+    result_bytes: int | None = None  # of what the server may answer; None: limits.message_bytes
     owner: str | None = None  # the one principal whose own process or session it is; None: it is shared
     client: Caller | None = None  # the one session whose own it is
 
@@ -465,6 +467,17 @@ class ConnectedLink(Link):
 
     # What goes wrong
 
+    def on_oversized(self, found: Oversized, origin: Pending | None) -> None:
+        """The call that a message over the limit answers fails; a question gets an error; the rest is noted."""
+        pending = self._no_longer(_number(found.id)) if found.kind is MessageKind.RESPONSE else None
+        if pending is not None:
+            pending.on_failed(result_too_large(found.limit), Outcome.ERROR)
+        elif found.kind is MessageKind.REQUEST:
+            self.respond(found.id, b'"error":' + error_body(message_too_large(found.limit)))
+        log.warning("link %s: a message over %d bytes was left out (%s)", self.segment, found.limit, found.kind.value)
+        if found.kind is MessageKind.UNKNOWN and self.noise.count_garbage():
+            self.on_pipe_lost(f"it sent more than {self.noise.garbage_max} messages that are not JSON-RPC")
+
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
         if what.trouble is Trouble.UNAUTHORISED:
             if self.renewable and isinstance(origin, Call) and self._may_be_renewed(origin):
@@ -492,6 +505,8 @@ class ConnectedLink(Link):
             case Trouble.MALFORMED if isinstance(origin, Call):
                 fault = Fault(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
                 origin.on_failed(fault, Outcome.ERROR)
+            case Trouble.TOO_LARGE:
+                origin.on_failed(result_too_large(what.limit), Outcome.ERROR)
             case Trouble.BUSY:
                 origin.on_failed(BUSY, Outcome.REFUSED)
             case Trouble.UNAUTHORISED:
@@ -574,3 +589,8 @@ class ConnectedLink(Link):
         for call in to_resend:
             if not call.done and call.ticket is not None:
                 self.send(call.ticket)
+
+
+def _number(answered: bytes) -> int:
+    """The id of a request of ours; 0 for whatever else a server may answer."""
+    return int(answered) if answered.isdigit() else 0

@@ -204,6 +204,7 @@ class Connector:
         child = partial(
             Child,
             max_message_bytes=self._connector_parts.message_bytes,
+            max_line_bytes=self._result_bytes,
             sink=pipe,
             stderr=self._stderr,
             reaper=self._connector_parts.reaper,
@@ -228,7 +229,7 @@ class Connector:
         deadline = self._connector_parts.clock.now() + self._launch_s
         while True:
             link.session = b""
-            pipe = link.pipe = ServedPipe(program, link, url, self._connector_parts.message_bytes)
+            pipe = link.pipe = ServedPipe(program, link, url, self._result_bytes)
             link.transport = "http"
             try:
                 return await self._greet_or_lose(remembered)
@@ -248,6 +249,10 @@ class Connector:
     def _remark(self) -> str:
         pipe = self._link.pipe
         return pipe.cell.remark if isinstance(pipe, StdioPipe) and pipe.cell is not None else ""
+
+    @property
+    def _result_bytes(self) -> int:
+        return self._link.result_bytes or self._connector_parts.message_bytes
 
     @property
     def _launch_s(self) -> float:
@@ -313,9 +318,7 @@ class Connector:
         """`before`: what the other transport failed with, if this one is only tried for it."""
         link = self._link
         link.session = b""
-        link.pipe = HttpPipe(
-            link, reach.url, headers, self._connector_parts.message_bytes, address, self._connector_parts.tls
-        )
+        link.pipe = HttpPipe(link, reach.url, headers, self._result_bytes, address, self._connector_parts.tls)
         link.transport = "http"
         self.show_credential()
         try:
@@ -329,9 +332,7 @@ class Connector:
         self, reach: Dial, headers: dict[str, str], address: str | None, before: GreetingFailed | None = None
     ) -> ServerFacts:
         link = self._link
-        pipe = SsePipe(
-            link, reach.url, headers, self._connector_parts.message_bytes, address, self._connector_parts.tls
-        )
+        pipe = SsePipe(link, reach.url, headers, self._result_bytes, address, self._connector_parts.tls)
         link.pipe, link.transport = pipe, "sse"
         self.show_credential()
         trouble = await pipe.open(self._launch_s)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from interlock.protocol.jsonrpc.oversized import Oversized
 from interlock.runtime.links.pipes import HttpPipe, PipeOwner, StdioPipe
 
 
@@ -14,6 +15,9 @@ class MutePipe(StdioPipe):
 
     def on_line(self, data: bytes) -> None:
         self._printed(data + b"\n")
+
+    def on_oversized(self, found: Oversized) -> None:
+        self._printed(b"(a line longer than %d bytes)\n" % found.limit)
 
 
 class ServedPipe(HttpPipe):

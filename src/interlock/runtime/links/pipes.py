@@ -14,7 +14,8 @@ import msgspec
 
 from interlock.net.http.client import Failure, FailureKind, Handle, Headers, HttpClient, header
 from interlock.process.child import Child
-from interlock.protocol.mcp.sse import SseMalformed, SseParser
+from interlock.protocol.jsonrpc.oversized import Oversized
+from interlock.protocol.mcp.sse import SseParser
 from interlock.runtime.calls.call import Inquiry, Pending
 from interlock.runtime.calls.parking import PARKED_MAX
 from interlock.runtime.links.side_requests import SideRequests
@@ -37,6 +38,7 @@ class Trouble(Enum):
     SESSION_LOST = "session_lost"
     REFUSED = "refused"  # an HTTP status that is no MCP answer
     MALFORMED = "malformed"
+    TOO_LARGE = "too_large"  # its answer
 
 
 class Undelivered(msgspec.Struct, frozen=True):
@@ -45,6 +47,7 @@ class Undelivered(msgspec.Struct, frozen=True):
     status: int = 0
     challenges: tuple[bytes, ...] = ()  # what a refusal says about the credential it wants (WWW-Authenticate)
     headers: Headers = ()  # of a refusal that is not about the credential
+    limit: int = 0  # in bytes, of what was too large
 
 
 SIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
@@ -53,6 +56,9 @@ SIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
 class PipeOwner(Protocol):
     def on_message(self, data: bytes, origin: Pending | None) -> bool:
         """True when it was the answer to `origin`."""
+
+    def on_oversized(self, found: Oversized, origin: Pending | None) -> None:
+        """A message over the limit was left out; `origin` as for `on_message`."""
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None: ...
 
@@ -107,6 +113,9 @@ class StdioPipe:
     def on_line(self, data: bytes) -> None:
         if data.strip():
             self._owner.on_message(data, None)
+
+    def on_oversized(self, found: Oversized) -> None:
+        self._owner.on_oversized(found, None)
 
     def on_gone(self, reason: str) -> None:
         self._owner.on_pipe_lost(reason)
@@ -323,13 +332,7 @@ class _Exchange(msgspec.Struct, eq=False):
     def on_chunk(self, data: bytes) -> None:
         if self.parser is None or self.aborted:
             return
-        try:
-            events = self.parser.feed(data)
-        except SseMalformed as error:
-            self.abort()
-            self._fail(Undelivered(Trouble.MALFORMED, str(error)))
-            return
-        for event in events:
+        for event in self.parser.feed(data):
             if event.id is not None:
                 self.last_id = event.id
             if event.retry_ms is not None:
@@ -337,6 +340,14 @@ class _Exchange(msgspec.Struct, eq=False):
             if event.data and event.event == "message":
                 self.tries = 0
                 self.pipe.owner.on_message(event.data, self.origin)
+            elif event.oversized is not None:
+                self._on_oversized(event.oversized)
+
+    def _on_oversized(self, found: Oversized) -> None:
+        was_awaited = self._is_awaited()
+        self.pipe.owner.on_oversized(found, self.origin)
+        if was_awaited and not self._is_awaited():
+            self.abort()  # the rest of the stream answers no call
 
     def on_stream_end(self) -> None:
         self._again(Undelivered(Trouble.LOST, "its stream ended without an answer"))
@@ -345,7 +356,7 @@ class _Exchange(msgspec.Struct, eq=False):
         if self.parser is not None:  # a stream that had begun: resume where the server allows it
             self._again(Undelivered(Trouble.LOST, failure.detail))
             return
-        self._fail(Undelivered(_trouble(failure), failure.detail))
+        self._fail(_undelivered(failure, self.pipe.max_bytes))
 
     def _again(self, otherwise: Undelivered) -> None:
         if self.aborted or self.pipe.closed:
@@ -441,16 +452,13 @@ class SsePipe:
         pass
 
     def on_chunk(self, data: bytes) -> None:
-        try:
-            events = self._parser.feed(data)
-        except SseMalformed as error:
-            self._on_lost(Undelivered(Trouble.MALFORMED, str(error)))
-            return
-        for event in events:
+        for event in self._parser.feed(data):
             if event.event == "endpoint" and self._post_target is None:
                 self._endpoint(event.data.decode(errors="replace"))
             elif event.event == "message" and event.data:
                 self._owner.on_message(event.data, None)
+            elif event.oversized is not None:
+                self._owner.on_oversized(event.oversized, None)
 
     def _endpoint(self, said: str) -> None:
         parts = urlsplit(urljoin(self._url, said))
@@ -465,7 +473,7 @@ class SsePipe:
         self._on_lost(Undelivered(Trouble.LOST, "its event stream ended"))
 
     def on_fail(self, failure: Failure) -> None:
-        self._on_lost(Undelivered(_trouble(failure), failure.detail))
+        self._on_lost(_undelivered(failure, 0))
 
     def _on_lost(self, what: Undelivered) -> None:
         if not self._opened.done():
@@ -501,10 +509,13 @@ class _Posted:
 
     def on_fail(self, failure: Failure) -> None:
         if not self._pipe._closed:
-            self._pipe._owner.on_undelivered(self._origin, Undelivered(_trouble(failure), failure.detail))
+            self._pipe._owner.on_undelivered(self._origin, _undelivered(failure, 0))
 
 
-def _trouble(failure: Failure) -> Trouble:
+def _undelivered(failure: Failure, limit: int) -> Undelivered:
+    """`limit`: of an answer's body; 0 where no answer is one."""
+    if failure.kind is FailureKind.TOO_LARGE and limit:
+        return Undelivered(Trouble.TOO_LARGE, failure.detail, limit=limit)
     if failure.kind is FailureKind.BUSY:
-        return Trouble.BUSY
-    return Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST
+        return Undelivered(Trouble.BUSY, failure.detail)
+    return Undelivered(Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST, failure.detail)

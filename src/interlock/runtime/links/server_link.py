@@ -48,6 +48,7 @@ class ServerLink(ConnectedLink):
         self.reach = plan.reach
         self.classes = plan.classes
         self.timeout_s = plan.timeout_s
+        self.result_bytes = plan.result_bytes
         self.own = own
         self.shared = shared
         self.owner = owner

@@ -22,6 +22,7 @@ from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode
 from interlock.protocol.jsonrpc.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    RESULT_TOO_LARGE,
     URL_ELICITATION_REQUIRED,
     CodecError,
     Fault,
@@ -353,6 +354,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.sent_at = None
         if data.get("reason") == "unauthorised":
             self.fail(_AUTH_FAILED)
+        elif fault.code == RESULT_TOO_LARGE:
+            limit = f"the server's answer is larger than {data.get('limit_bytes')} bytes, the limit of this driver"
+            self.fail(DriverError(code="result_too_large", message=f"{limit}; ask for less at a time"))
         elif outcome is Outcome.ERROR:
             asked = data.get("reason") in ("input_required", "input_refused")
             self._on_server_error(_UNANSWERABLE if asked else _MALFORMED)

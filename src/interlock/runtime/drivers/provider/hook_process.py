@@ -22,6 +22,7 @@ from interlock.protocol.drivers.binding.hook_entry import Entry
 from interlock.protocol.drivers.files.driver import ENTRY
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import CodecError
+from interlock.protocol.jsonrpc.oversized import Oversized
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.drivers.workspace.folder import FolderUnreadable, digest_of
 from interlock.runtime.links.connector import ConnectorParts
@@ -228,6 +229,11 @@ class _HookRun:
         self._expected = None
         if not future.done():
             future.set_result(message)
+
+    def on_oversized(self, found: Oversized) -> None:
+        if self._expected is not None and not self._expected[1].done():
+            self._expected[1].set_exception(HookFailed(f"its answer is larger than {found.limit} bytes"))
+        self._expected = None
 
     def on_gone(self, reason: str) -> None:
         self.reason = reason

@@ -78,6 +78,7 @@ class KeeperFactory:
             is_sandboxed=environment.plan.sandbox.get(driver.id) != "off",
             real_paths=self._real_paths,
         )
+        plan = msgspec.structs.replace(plan, result_bytes=environment.plan.result_bytes.get(driver.id))
         revealer = DriverRevealer(environment.vault, driver, self._inventory, self._own_secrets, self._contracts, who)
         holder = None
         if isinstance(plan.reach, Dial) and may_be_oauth(driver):

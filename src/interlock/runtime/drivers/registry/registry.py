@@ -243,6 +243,7 @@ def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
         dict(declared.secrets),
         declared.own_secrets,
         drivers.sandbox.get(declared.id),
+        drivers.result_bytes.get(declared.id),
         drivers.registration,
         drivers.idle_timeout_s,
         drivers.on_mismatch,
