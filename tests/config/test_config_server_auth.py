@@ -88,6 +88,13 @@ def test_auth_goes_neither_with_a_credential_nor_with_plain_http(project: Projec
     assert words in str(project.problem(toml({"scopes": ["a"]}, **more)))
 
 
+def test_a_server_that_knows_people_is_shared_by_nobody(project: Project) -> None:
+    for share in ("node", "session"):
+        assert f"cannot be '{share}' beside auth" in str(project.problem(toml({"per": "user"}, share=share)))
+    for share in ("auto", "principal"):
+        assert project.load(toml({"per": "user"}, share=share)).plan.servers[0].share == share
+
+
 def test_auth_goes_with_url_alone(project: Project) -> None:
     text = '[servers.crm]\ncommand = "x"\nauth = { scopes = ["a"] }\n'
     assert "does not go with 'command'" in str(project.problem(text))

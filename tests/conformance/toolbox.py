@@ -32,6 +32,7 @@ PACKAGES = {
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
+    "@modelcontextprotocol/server-sequential-thinking": "2026.8.31",
 }
 SDK_V1, SDK_V2 = "1.30.0", "2.3.0"
 MODERN_SERVERS = ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19")

@@ -11,7 +11,7 @@ from msgspec import Raw
 from tests.runtime.parked import OPEN, SECONDS, AheadClock, Asked
 
 from interlock.config.load import load
-from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.runtime.calls.caller import Principal
 from interlock.runtime.fronts.sessions import Session
 from interlock.runtime.node.node import Node
@@ -38,9 +38,13 @@ async def running(folder: Path, configuration: str) -> AsyncIterator[tuple[Node,
 class LegacyClient:
     """One session, with its stream."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, **capabilities: Any) -> None:
         self._desk = node.fronts.legacy
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": capabilities,
+            "clientInfo": {"name": "c", "version": "1"},
+        }
         request = Request(b"0", "initialize", Raw(json.dumps(hello).encode()))
         opened = self._desk.initialize(request, Principal("local"), "http", None, "auto")
         assert isinstance(opened, Session)
@@ -56,6 +60,11 @@ class LegacyClient:
 
     def call(self, name: str, arguments: Any = None) -> Asked:
         return self.ask("tools/call", {"name": name, "arguments": arguments or {}})
+
+    def answer(self, request_id: Any, result: Any) -> None:
+        """To what it was asked."""
+        said = Response(json.dumps(request_id).encode(), Raw(json.dumps(result).encode()), Raw(b""))
+        self._desk.handle(self.session, said, Asked())
 
     def subscribe(self, uri: str) -> Asked:
         return self.ask("resources/subscribe", {"uri": uri})

@@ -59,6 +59,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 def _remedy(segment: str, host: str) -> str:
     """The command that permits the host. Links of drivers are called ID@MAJOR."""
+    segment, _, _ = segment.partition("+")
     driver, is_driver, _ = segment.partition("@")
     return f"interlock drivers allow {driver} {host}" if is_driver else f"egress of [servers.{segment}] permits it"
 
