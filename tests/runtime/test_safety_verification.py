@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import logging
 import random
 from collections.abc import AsyncIterator
@@ -16,9 +17,12 @@ from tests.runtime.parked import AheadClock
 from tests.servers.minting import mint
 
 from interlock.config.plan import SafetyPlan
-from interlock.protocol.approvals.digests import signed_digest
+from interlock.protocol.approvals.digests import REVEAL, signed_digest
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import Presented
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.approvals.channels import DesktopChannel, Notice
+from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.safety import codes
 from interlock.runtime.safety.agents import BUCKET
 from interlock.store.ports import Damaged
@@ -395,3 +399,57 @@ async def test_concurrent_guesses_are_one_code_each(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:race")
     answers = await asyncio.gather(*(agent.verify(id, here.shown(id)) for _ in range(5)), return_exceptions=True)
     assert sum(isinstance(one, dict) for one in answers) == 1
+
+
+async def test_an_operator_sees_a_code_only_upon_a_proof(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:shown")
+    views = here.node.operations.approvals
+    refused = await views.reveal(id, Presented(token="no"), by="local")
+    assert isinstance(refused, Fault) and refused.message == "proof_invalid"
+    refused = await views.reveal(id, await prove(here, id), by="local")  # the proof of an approval shows nothing
+    assert isinstance(refused, Fault) and refused.message == "proof_invalid"
+    whole = views.maybe_one(id)
+    assert here.shown(id) not in str(whole) and here.shown(id) not in str(here.node.operations.agents.list_all())
+    shown = await views.reveal(id, await prove(here, id, REVEAL), by="local")
+    assert not isinstance(shown, Fault) and shown.code == here.shown(id)
+    records = [one for one in await here.audited("approvals/reveal") if one["approval"] == id]
+    assert [(one["who"], one["anchor"]) for one in records] == [("local", "ada")]
+    assert (await agent.verify(id, shown.code))["verified"] is True
+
+
+async def test_operators_list_order_and_abort(here: AgentsHere) -> None:
+    agent, id = await blocked(here, "client:ops", "gardener")
+    operations = here.node.operations.agents
+    (one,) = [one for one in operations.list_all().agents if one.principal == agent.client]
+    assert (one.name, one.is_blocked, one.status, one.approval_id) == ("gardener", True, "running", id)
+    fresh = await operations.order_challenge("client:ops", "gardener")
+    assert fresh.approval_id != id and [one.id for one in here.waiting(agent.client)] == [fresh.approval_id]
+    with pytest.raises(NotFound):
+        await operations.order_challenge("client:ops", "nobody")
+    assert (await operations.abort("client:ops", "gardener", "operator:ada")).status == "cancelled"
+    assert here.loop.blocks.of_principal("client:ops")  # a block stays
+    with pytest.raises(NotFound):
+        await operations.abort("client:ops", "gardener", "operator:ada")
+
+
+@pytest.mark.req("AQL-8.8.2-3", "AQL-8.8.6-1")
+async def test_channels_bring_the_code_to_operators_and_not_in_arguments(tmp_path: Path) -> None:
+    said, argv = tmp_path / "said", tmp_path / "argv"
+    script = tmp_path / "tell"
+    script.write_text(f'#!/bin/sh\necho "$@" > {argv}\ncat > {said}\n')
+    script.chmod(0o700)
+    channel = f'[approvals]\nchannels = ["command"]\ncommand = ["{script}"]\n'
+    async with agents_here(tmp_path, channel + ENFORCING, anchored="") as here:
+        agent, id = await blocked(here, "client:channel")
+        await here.until(lambda: said.exists() and said.read_text().endswith("\n"))
+        notice = json.loads(said.read_text())
+        assert (notice["id"], notice["kind"], notice["code"]) == (id, "verify", here.shown(id))
+        assert notice["code"] not in argv.read_text()
+        assert (await agent.verify(id, notice["code"]))["verified"] is True
+    desktop = DesktopChannel("linux")
+    told = Notice(
+        event="x", id=id, kind="verify", tool="agent.x", requested_by="y", created_at="", expires_at=None, url="",
+        node="", code="12345-67890",
+    )  # fmt: skip
+    assert "12345" not in " ".join(desktop._dialog_argv()) and b"12345-67890" in desktop._dialog(told, "12345-67890")
+    assert b"12345-67890" in DesktopChannel("darwin")._dialog(told, "12345-67890")

@@ -41,6 +41,9 @@ COMMANDS = [
     ("secrets", "set"),
     ("secrets", "remove"),
     ("secrets", "adopt"),
+    ("agents",),
+    ("agents", "list"),
+    ("agents", "unblock"),
     ("skills",),
     ("skills", "list"),
     ("skills", "show"),
@@ -63,7 +66,17 @@ COMMANDS = [
     ("explain",),
     ("version",),
 ]
-GROUPS = {("tools",), ("links",), ("drivers",), ("secrets",), ("skills",), ("export",), ("access",), ("audit",)}
+GROUPS = {
+    ("tools",),
+    ("links",),
+    ("drivers",),
+    ("secrets",),
+    ("skills",),
+    ("agents",),
+    ("export",),
+    ("access",),
+    ("audit",),
+}
 
 
 def test_the_list_above_holds_every_verb() -> None:

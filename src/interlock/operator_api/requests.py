@@ -59,6 +59,21 @@ class DecideApproval(Decide, frozen=True, kw_only=True):
     ] = UNSET
 
 
+class RevealCode(RequestBody, frozen=True, kw_only=True):
+    """The wish to see the code of an agent's challenge, or the token of its start or step."""
+
+    proof: Annotated[
+        str, Meta(description="The token of a proof that an operator asks.", min_length=1, max_length=65_536)
+    ]
+
+
+class NameAgent(RequestBody, frozen=True, kw_only=True):
+    """An agent."""
+
+    principal: Annotated[str, Meta(description="The client whose agent it is.", min_length=1, max_length=1000)]
+    name: Annotated[str, Meta(description="Its name.", min_length=1, max_length=100)]
+
+
 class DecideApprovalForm(Decide, frozen=True, kw_only=True):
     """A decision on an approval, as the page sends it."""
 

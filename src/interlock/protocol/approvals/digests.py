@@ -15,6 +15,7 @@ from interlock.protocol.jsonrpc.codec import decode_object, decode_value, maybe_
 from interlock.protocol.jsonrpc.errors import CodecError
 from interlock.protocol.jsontext.canonical import canonical, tool_digest
 
+REVEAL: Final = "reveal"  # not a decision: an operator is shown the code of an agent's challenge
 ACCEPT: Final = "accept"  # a changed definition is used as it now is
 CLASSES: Final = ("read_only", "reversible", "irreversible")  # what a tool is that does not say it itself
 # Factors of an approval of kind definition.

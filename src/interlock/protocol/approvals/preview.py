@@ -1,5 +1,7 @@
 """What a person is shown of an approval's params before deciding: the arguments of a call, or a definition."""
 
+from typing import Final
+
 import msgspec
 
 from interlock.protocol.approvals.approval import Kind
@@ -21,3 +23,11 @@ def maybe_change(params: bytes) -> tuple[bytes, bytes] | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return (bytes(members["before"]), bytes(members["after"])) if members.keys() == {"before", "after"} else None
+
+
+# What a yes does to an agent, by the kind of approval.
+AGENT_EFFECTS: Final = {
+    "start": "the agent starts; each step that it reports is still judged",
+    "step": "the agent goes on with the step that it reported, once",
+    "verify": "the agent is unblocked, or goes on with the step that it reported",
+}

@@ -37,6 +37,12 @@ class ApprovalAudit:
             )
         )
 
+    def record_reveal(self, approval: Approval, *, at: float, by: str, anchor: str) -> None:
+        """Records that an operator was shown the code of an approval, and never the code."""
+        self._recorder.add_line(
+            _line(approval, at=at, who=by, method="approvals/reveal", verdict="shown", outcome="shown", anchor=anchor)
+        )
+
     def record_move(self, approval: Approval, at: float, before: Approval | None) -> None:
         """Records a move. `before` is needed because the arguments may be gone already."""
         raised = before is None

@@ -9,15 +9,19 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Requires, Source, What
-from interlock.protocol.approvals.digests import answers, signed_digest
+from interlock.protocol.approvals.digests import REVEAL, answers, signed_digest
 from interlock.protocol.approvals.errors import UNKNOWN, refusal_of
 from interlock.protocol.approvals.state import Move, maybe_after
 from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, invalid
+from interlock.protocol.ax.errors import CONFIRMATION_VOID, refusal
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock
 
+CODE_GONE: Final = refusal(
+    CONFIRMATION_VOID, "its code was made before the node was started; interlock agents unblock NAME orders a fresh one"
+)
 REDEFINED: Final = "the tool is defined otherwise than it was when the call was made"
 
 
@@ -60,14 +64,16 @@ class DecisionService:
         rulings: Rulings | None = None,
         drivers: DriverDecisions | None = None,
         agents: Rulings | None = None,
+        code: Callable[[str], str | None] = lambda _: None,
         is_current: Callable[[Approval], bool] = lambda approval: True,
     ) -> None:
-        """`rulings`: of the definitions of tools. `agents`: of what was asked about agents. `is_current`: what was
-        shown of a call is still what would run."""
+        """`rulings`: of the definitions of tools. `agents`: of what was asked about agents. `code`: by the id of
+        an approval, what only operators see of it. `is_current`: what was shown of a call is still what would run."""
         self._judge = judge
         self._rulings = rulings
         self._drivers = drivers or DriverDecisions()
         self._agents = agents
+        self._code = code
         self._is_call_current = is_current
         self._inbox = inbox
         self._clock = clock
@@ -110,9 +116,22 @@ class DecisionService:
         return self._is_call_current(approval)
 
     def question(self, id: str, answer: str | None) -> Asked | Fault:
-        """The question that a proof must answer to approve this with this answer."""
-        open_ = self._open(id, answer)
+        """The question that a proof must answer to approve this with this answer, or to be shown its code (REVEAL)."""
+        open_ = self._open(id, None if answer == REVEAL else answer)
+        if answer == REVEAL and not isinstance(open_, Fault):
+            return self._proof_request(open_[0], REVEAL)
         return open_ if isinstance(open_, Fault) else self._proof_request(*open_)
+
+    async def reveal(self, id: str, proof: Presented, *, by: str) -> str | Fault:
+        """The code or token of an approval, for an operator who proved to be one. Being on the machine is no proof."""
+        open_ = self._open(id, None)
+        if isinstance(open_, Fault):
+            return open_
+        verified = await self._verify_proof(open_[0], REVEAL, proof)
+        if isinstance(verified, Fault):
+            return verified
+        self._inbox.record_reveal(open_[0], by=by, anchor=verified.anchor)
+        return self._code(id) or CODE_GONE
 
     async def deny(self, id: str, *, by: str, reason: str | None = None) -> Approval | Fault:
         return await self._decide(

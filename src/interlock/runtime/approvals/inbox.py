@@ -166,6 +166,9 @@ class Inbox:
         """`redeem_until`: when the proof of an approval runs out. The decision is recorded before it counts."""
         return await asyncio.shield(self._begin(self._decide(id, decision, redeem_until)))
 
+    def record_reveal(self, approval: Approval, *, by: str, anchor: str) -> None:
+        self._audit.record_reveal(approval, at=self._clock.wall(), by=by, anchor=anchor)
+
     async def use(self, id: str) -> Approval | Fault:
         """Uses an approval, once; gives its arguments for the last time. `finish` must follow, whatever happens."""
         standing = self.get(id)

@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import asdict
 
+from interlock.operator_api.agents import RevealedCode
 from interlock.operator_api.approvals import Approval as ApprovalView
 from interlock.operator_api.approvals import Approvals, ApprovalSummary, Decision, ProofFacts
 from interlock.operator_api.passkeys import PasskeyRequest
@@ -75,6 +76,13 @@ class ApprovalViews:
             approval.id if approval else reference, proof, by=by, reason=reason, answer=answer
         )
         return decided if isinstance(decided, Fault) else self._whole(decided)
+
+    async def reveal(self, reference: str, proof: Presented, *, by: str) -> RevealedCode | Fault:
+        approval = self._maybe_find(reference)
+        code = await self._deciding.reveal(approval.id if approval else reference, proof, by=by)
+        if isinstance(code, Fault) or approval is None:
+            return code if isinstance(code, Fault) else UNKNOWN
+        return RevealedCode(approval_id=approval.id, code=code)
 
     async def deny(self, reference: str, *, by: str, reason: str | None) -> ApprovalView | Fault:
         approval = self._maybe_find(reference)

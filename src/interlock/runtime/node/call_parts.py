@@ -91,6 +91,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         rulings=definitions,
         drivers=driver_decisions,
         agents=safety.loop,
+        code=approvals.codes.maybe_shown,
         is_current=is_current,
     )
     dispatch = Dispatch(

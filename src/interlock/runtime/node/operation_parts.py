@@ -9,6 +9,7 @@ from interlock.runtime.node.front_parts import FrontParts
 from interlock.runtime.node.link_parts import LinkParts
 from interlock.runtime.node.reload import Reload
 from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.operations.agents import AgentOperations
 from interlock.runtime.operations.audit import AuditOperations
 from interlock.runtime.operations.consents import ConsentOperations
 from interlock.runtime.operations.drivers import DriverOperations
@@ -38,6 +39,7 @@ def make_operations(
 
     link_operations = LinkOperations(calls.keepers, calls.catalog, links.registrar, links.children, calls.budgets)
     return Operations(
+        agents=AgentOperations(calls.safety.loop),
         approvals=calls.approvals,
         audit=AuditOperations(stores.audit, stores.recorder),
         consents=ConsentOperations(calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock),

@@ -3,6 +3,7 @@
 import msgspec
 
 from interlock.runtime.approvals.views import ApprovalViews
+from interlock.runtime.operations.agents import AgentOperations
 from interlock.runtime.operations.audit import AuditOperations
 from interlock.runtime.operations.consents import ConsentOperations
 from interlock.runtime.operations.drivers import DriverOperations
@@ -16,6 +17,7 @@ from interlock.runtime.trust.passkeys import PasskeyService
 
 
 class Operations(msgspec.Struct, frozen=True, kw_only=True):
+    agents: AgentOperations
     approvals: ApprovalViews
     audit: AuditOperations
     consents: ConsentOperations

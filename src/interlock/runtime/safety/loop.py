@@ -351,6 +351,13 @@ class SafetyLoop:
         self.audit.add("block", agent, execution.name, "blocked", approval=draft.id, reason=reason)
         return block
 
+    def abort_as_operator(self, agent: AgentKey, by: str) -> Execution | None:
+        """None: nothing of it is under way."""
+        live = self.executions.live_of(agent)
+        for execution in live:
+            self._end(execution, _S.CANCELLED, f"aborted by {by}")
+        return live[-1] if live else None
+
     async def escalate(self, execution: Execution, evaluation: Evaluation, written: str, verdict: Verdict) -> None:
         """The real call is judged more strictly than its report was. Raises OperationFailed."""
         async with self._lock(execution.agent):

@@ -28,6 +28,7 @@ VERBS = {
         "approvals",
         "approve",
         "deny",
+        "agents",
         "links",
         "drivers",
         "secrets",
@@ -42,6 +43,7 @@ VERBS = {
 OTHER_NUMBER = {  # nouns, singular or plural
     "tool": "tools",
     "approval": "approvals",
+    "agent": "agents",
     "link": "links",
     "driver": "drivers",
     "secret": "secrets",

@@ -11,16 +11,17 @@
   const text = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)))
     .replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 
-  const request = async (form) => {
-    const said = form.elements.class ? "?class=" + encodeURIComponent(form.elements.class.value) : "";
+  const request = async (form, answers) => {
+    const chosen = answers || (form.elements.class && form.elements.class.value);
+    const said = chosen ? "?class=" + encodeURIComponent(chosen) : "";
     const answer = await fetch(location.pathname + "/passkey" + said, { headers: { Accept: "application/json" } });
     const asked = await answer.json();
     if (!answer.ok) throw new Error(asked.message);
     return asked;
   };
 
-  const approve = async (form) => {
-    const asked = await request(form);
+  const sign = async (form, answers) => {
+    const asked = await request(form, answers);
     const made = await navigator.credentials.get({
       publicKey: {
         challenge: bytes(asked.challenge),
@@ -32,9 +33,36 @@
     });
     const answer = made.response;
     const parts = [made.rawId, answer.clientDataJSON, answer.authenticatorData, answer.signature];
-    form.elements.proof.value = parts.map(text).join(".");
+    return parts.map(text).join(".");
+  };
+
+  const approve = async (form) => {
+    form.elements.proof.value = await sign(form);
     form.submit();
   };
+
+  const reveal = async (form) => {
+    const answer = await fetch(location.pathname + "/code", {
+      method: "POST",
+      headers: { Accept: "application/json", "Content-Type": "application/json" },
+      body: JSON.stringify({ proof: await sign(form, "reveal") }),
+    });
+    const shown = await answer.json();
+    if (!answer.ok) throw new Error(shown.message);
+    say("Code: " + shown.code);
+  };
+
+  const revealing = document.getElementById("reveal");
+  if (revealing) {
+    revealing.addEventListener("click", async () => {
+      say("Your passkey is asked to show the code.");
+      try {
+        await reveal(revealing.form);
+      } catch (error) {
+        say("The code is not shown: " + error.message);
+      }
+    });
+  }
 
   if (button) {
     const here = location.origin === button.dataset.origin;

@@ -13,12 +13,13 @@ import msgspec
 from msgspec import UNSET, Raw
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from interlock.operator_api.agents import RevealedCode
 from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
 from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import DecideApproval, DecideApprovalForm
+from interlock.operator_api.requests import DecideApproval, DecideApprovalForm, RevealCode
 from interlock.protocol.approvals.approval import Kind, Requires
 from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.confirmation.held_call import read_proof_untrusted
+from interlock.protocol.ax.confirmation.held_call import Presented, read_proof_untrusted
 from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 from interlock.runtime.approvals.views import Ambiguous, ApprovalViews
@@ -83,6 +84,15 @@ async def ask_passkey(exchange: OperatorExchange[None]) -> PasskeyRequest:
     if isinstance(asked, Fault):
         raise _rejection(asked, id)
     return asked
+
+
+async def reveal_code(exchange: OperatorExchange[RevealCode]) -> RevealedCode:
+    id, proof = exchange.path("id"), Presented(token=exchange.body.proof)
+    _find(exchange.operations.approvals, id)
+    revealed = await exchange.operations.approvals.reveal(id, proof, by=exchange.principal)
+    if isinstance(revealed, Fault):
+        raise _rejection(revealed, id)
+    return revealed
 
 
 async def decide_approval(exchange: OperatorExchange[None]) -> Approval | Response:
@@ -154,6 +164,20 @@ ENDPOINTS = (
             error_cases.ANSWER_NEEDED,
             error_cases.SELF_APPROVAL,
             error_cases.FOLDED,
+            error_cases.PROOF_INVALID,
+            error_cases.PROOF_REQUIRED,
+            error_cases.NOT_FOUND,
+            error_cases.AMBIGUOUS_ID,
+            error_cases.CONFIRMATION_OVER,
+        ),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{PATH}/{{id}}/code",
+        handler=reveal_code,
+        summary="Show an operator, upon a proof, the code of an agent's challenge or the token of its start or step.",
+        errors=(
+            error_cases.SELF_APPROVAL,
             error_cases.PROOF_INVALID,
             error_cases.PROOF_REQUIRED,
             error_cases.NOT_FOUND,

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
-from interlock.protocol.approvals.preview import shown_params
+from interlock.protocol.approvals.preview import AGENT_EFFECTS, shown_params
 from interlock.protocol.jsontext.folded_preview import Shown
 from interlock.surface.operator.pages import page, text
 
@@ -48,6 +48,7 @@ _NEXT: Final = {
 _FOLDED: Final = (
     "Long values are folded to their sizes; every key is shown. interlock approvals show ID --json has everything."
 )
+_REVEAL: Final = '<button type="button" id="reveal">Show the code</button>'
 _ALL: Final = '<nav><a href="/approvals">All that waits</a></nav>'
 
 
@@ -104,11 +105,13 @@ def shown(one: Approval) -> Shown:
 def _title(one: Approval) -> str:
     if one.source == "drivers":
         return f"Trust {one.tool}?"
+    if one.kind in AGENT_EFFECTS:
+        return f"The agent {one.agent or one.tool} waits"
     return {"definition": f"What does {one.tool} do?"}.get(one.kind, f"A call of {one.tool}")
 
 
 def _heading(one: Approval) -> str:
-    if one.kind == "definition":
+    if one.kind == "definition" or one.kind in AGENT_EFFECTS:
         return text(_title(one))
     verb = "wants to call" if one.status in OPEN else "called" if one.status in _RAN else "wanted to call"
     return f"{text(one.requested_by)} {verb} <code>{text(one.tool)}</code>"
@@ -117,6 +120,8 @@ def _heading(one: Approval) -> str:
 def _effect(one: Approval) -> str:
     if one.kind == "definition":
         return ""
+    if one.kind in AGENT_EFFECTS:
+        return f'<p class="effect">{text(f"If you agree, {AGENT_EFFECTS[one.kind]}.")}</p>'
     words = effect(one.capability, is_classified=CLASSIFIED in one.factors)
     is_grave = "cannot" in words and one.status in OPEN
     return f'<p class="effect{" grave" if is_grave else ""}">{text(words)}</p>'
@@ -189,7 +194,8 @@ def _decide(one: Approval) -> str:
         approve = (
             f'<form method="post" action="{action}" hidden><input type="hidden" name="decision" value="approve">'
             f'<input type="hidden" name="proof">{choice}<button type="button" class="go" id="passkey"'
-            f' data-origin="{text(passkey_origin)}">Approve with a passkey</button></form>'
+            f' data-origin="{text(passkey_origin)}">Approve with a passkey</button>'
+            f"{_REVEAL if one.kind in AGENT_EFFECTS else ''}</form>"
         )
         hint = (
             f'<p id="elsewhere" hidden>Your passkey works where it was made: <a href="{there}">{there}</a></p>'
@@ -204,7 +210,7 @@ def _decide(one: Approval) -> str:
 
 def _other_ways(one: Approval, action: str, choice: str, *, shown: bool) -> str:
     how = (
-        f"<p>Where your key is: <code>interlock approve {text(one.id)}</code></p>"
+        f"<p>Where your key is: <code>interlock approve {text(one.id)}</code></p>{_code_hint(one)}"
         f'<form method="post" action="{action}"><input type="hidden" name="decision" value="approve">{choice}'
         '<p><label>Or paste a proof that was signed elsewhere<textarea name="proof" rows="3" required></textarea>'
         "</label></p><button>Approve with this proof</button></form>"
@@ -213,6 +219,12 @@ def _other_ways(one: Approval, action: str, choice: str, *, shown: bool) -> str:
         hint = "<p>A passkey would do it here: <code>interlock access passkey NAME</code> makes one.</p>"
         return f"<h2>Approve</h2>{how}{hint}"
     return f"<details><summary>Approve without a passkey</summary>{how}</details>"
+
+
+def _code_hint(one: Approval) -> str:
+    if one.kind not in AGENT_EFFECTS:
+        return ""
+    return f"<p>To see its code: <code>interlock approvals show {text(one.id)} --code</code></p>"
 
 
 def _choice(answers: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """The table of every endpoint for operators, in the order in which paths are matched."""
 
-from interlock.surface.operator import access, approvals, drivers, links, node, passkeys, secrets, tools
+from interlock.surface.operator import access, agents, approvals, drivers, links, node, passkeys, secrets, tools
 from interlock.surface.operator.endpoint import Endpoint
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -10,6 +10,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *tools.ENDPOINTS,
     *access.ENDPOINTS,
     *drivers.ENDPOINTS,
+    *agents.ENDPOINTS,
     *approvals.ENDPOINTS,
     *passkeys.ENDPOINTS,
 )

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
-from interlock.protocol.approvals.preview import maybe_change, shown_params
+from interlock.protocol.approvals.preview import AGENT_EFFECTS, maybe_change, shown_params
 from interlock.protocol.jsontext.display import plain
 from interlock.protocol.jsontext.folded_preview import Shown
 from interlock.surface.cli.render.columns import in_columns
@@ -91,6 +91,8 @@ def _happens(one: Approval) -> str:
         if one.answers == ("accept",):
             return "the tool is used as it is now defined; nothing is called"
         return "the tool is treated as you say, for as long as its definition stays the same; nothing is called"
+    if one.kind in AGENT_EFFECTS:
+        return AGENT_EFFECTS[one.kind]
     effect = {
         (False, False): "changes nothing",
         (False, True): "changes nothing",

@@ -7,7 +7,8 @@ import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import approval_ids
-from interlock.surface.cli.terminal.errors import BadUsage, Unreachable
+from interlock.surface.cli.keys.passphrases import FromDescriptor
+from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
 from interlock.surface.cli.terminal.live import redraw
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ app = verb_app("Show what waits for a decision.")
     interlock approvals
     interlock approvals --watch
     interlock approvals show 3f9c0a1b
+    interlock approvals show 3f9c0a1b --code
     interlock approvals --kind definition
     interlock approvals --all --json | jq '.approvals[].decision'
     """,
@@ -41,18 +43,30 @@ def approvals(
     *,
     kind: Annotated[Kind | None, typer.Option("--kind", help="One kind only.", show_default=False)] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also what was decided, and what lapsed.")] = False,
+    code: Annotated[
+        bool, typer.Option("--code", help="Show the code of an agent's challenge too; takes your key.")
+    ] = False,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False)
+    ] = None,
+    passphrase_fd: FromDescriptor = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show changes until Ctrl-C.")] = False,
 ) -> None:
     """Show what waits for a decision.
 
-    Held calls, unclassified tools, tools whose definition changed: who asked, and how long is left.
+    Held calls, unclassified tools, tools whose definition changed, agents that wait: who asked, and how long is left.
     """
     reference = _reference(words or [])
     state = "all" if everything else "pending"
     if reference is not None:
         if watch:
             raise BadUsage("usage", "--watch shows all of them; leave show out")
-        _show(invocation, reference)
+        if code:
+            reveal(invocation, reference, key, passphrase_fd)
+        else:
+            _show(invocation, reference)
+    elif code:
+        raise BadUsage("usage", "--code is of one approval", hint="interlock approvals show ID --code")
     elif watch:
         _watch(invocation, kind, state)
     else:
@@ -116,6 +130,31 @@ def _show(invocation: Invocation, reference: str) -> None:
         out.line()
         out.line(f"interlock approve {one.id[:8]}")
         out.line(f"interlock deny {one.id[:8]} --reason ...")
+
+
+def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_fd: int | None) -> None:
+    """Show the code or token of an approval. The node shows it only to one who signs."""
+    import msgspec
+
+    from interlock.operator_api.agents import RevealedCode
+    from interlock.operator_api.approvals import Approval
+    from interlock.operator_api.requests import RevealCode
+    from interlock.protocol.approvals.digests import REVEAL
+    from interlock.surface.cli.keys.sign_decision import prove
+
+    answer, out = invocation.node.get("approvals", reference, under=""), invocation.out
+    one = answer.as_(Approval)
+    if one.source != "aql":
+        raise Refused("no_code", "only what agents wait for has a code")
+    proof = prove(answer, said=REVEAL, key=key, passphrase_fd=passphrase_fd)
+    token = msgspec.json.decode(proof)["token"]
+    revealed = invocation.node.post("approvals", one.id, "code", under="", body=RevealCode(proof=token))
+    if out.as_json:
+        out.raw_json(revealed.raw)
+        return
+    draw_preview(invocation, answer)
+    out.line()
+    out.line(f"{'code' if one.kind == 'verify' else 'token'}  {revealed.as_(RevealedCode).code}")
 
 
 def draw_preview(invocation: Invocation, answer: "Answer") -> None:

@@ -143,4 +143,6 @@ def _outcome_text(one: "Approval") -> str:
         return f"approved, and it could not be done: {one_line(one.outcome or '')}"
     if one.kind == "definition":
         return f"done: {one_line(one.tool)} is remembered"
+    if one.source == "aql":
+        return f"approved: {one_line(one.agent or one.tool)} may go on"
     return f"approved: the same call by {one_line(one.requested_by)} runs once ({time_left(one)} left)"

@@ -1,0 +1,34 @@
+"""Agents inside the safety loop: what they are at, which are blocked, and what lets them go on."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+class Agent(Struct, frozen=True, kw_only=True):
+    """An agent: its newest execution, and whether it is blocked."""
+
+    principal: Annotated[str, Meta(description="The client whose agent it is.")]
+    name: Annotated[str, Meta(description="Its name, as the client says it.")]
+    execution_id: Annotated[str | None, Meta(description="Its newest execution.")]
+    status: Annotated[str | None, Meta(description="pending, running, completed, failed or cancelled.")]
+    steps: Annotated[int, Meta(description="How many steps it has reported.")]
+    is_paused: Annotated[bool, Meta(description="Whether it waits for a person.")]
+    is_blocked: Annotated[bool, Meta(description="Whether it may do nothing until it is verified.")]
+    blocked_at: Annotated[str | None, Meta(description="Since when.")]
+    reason: Annotated[str | None, Meta(description="Why it is paused or blocked.")]
+    approval_id: Annotated[str | None, Meta(description="What waits for a person in the inbox.")]
+
+
+class Agents(Struct, frozen=True, kw_only=True):
+    """Every agent that is running, paused or blocked, or has ended not long ago."""
+
+    mode: Annotated[str, Meta(description="disabled, logging, monitoring or enforcing: safety.mode.")]
+    agents: Annotated[tuple[Agent, ...], Meta(description="Blocked ones first.")]
+
+
+class RevealedCode(Struct, frozen=True, kw_only=True):
+    """What a person tells an agent's client, so that it goes on."""
+
+    approval_id: Annotated[str, Meta(description="The approval that it belongs to.")]
+    code: Annotated[str, Meta(description="The code of a challenge, or the token that confirms a start or a step.")]
