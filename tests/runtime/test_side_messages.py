@@ -1,12 +1,14 @@
 """Answers, cancellations and notices to servers: does each arrive, and is it said when one does not?"""
 
 import asyncio
+import itertools
 import json
 import os
 import socket
 import sys
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -14,12 +16,14 @@ from tests.runtime.desks import running
 from tests.runtime.parked import SECONDS, Place
 from tests.servers.start import raw, serving
 
+from interlock.net.paced_delivery import PER_TURN
 from interlock.process.child import Child
 from interlock.process.launch import child_environment
 from interlock.process.stderr import StderrRing
 from interlock.runtime.calls.call import Pending
 from interlock.runtime.links import side_requests
-from interlock.runtime.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered
+from interlock.runtime.links.noise import UNASKED_PER_S, Noise
+from interlock.runtime.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered, _Exchange
 from interlock.runtime.links.server_link import ServerLink
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -143,3 +147,46 @@ async def test_a_message_a_child_does_not_take_is_said_to_be_undelivered() -> No
     assert owner.undelivered
     assert {(origin, what.trouble) for origin, what in owner.undelivered} == {(None, Trouble.BUSY)}
     await pipe.child.stop(grace_s=0)
+
+
+CHATTER = {
+    "log": {"method": "notifications/message", "params": {"level": "info", "data": "x"}},
+    "progress": {"method": "notifications/progress", "params": {"progressToken": 10**9, "progress": 1}},
+    "vendor": {"method": "notifications/vendor/beat"},
+    "ping": {"id": 7, "method": "ping"},
+    "stray answer": {"id": 10**9, "result": {}},
+}
+
+
+@pytest.mark.parametrize("kind", CHATTER)
+async def test_what_a_server_says_unasked_is_taken_in_small_turns_and_up_to_a_limit(
+    here: Place, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream of a call's own: nothing else would slow it down."""
+    link = link_of(here, "web")
+    monkeypatch.setattr(link, "_clock", SimpleNamespace(now=lambda: 1e9, wall=link._clock.wall))  # one second for all
+    monkeypatch.setattr(link, "respond", lambda *_: None)
+    heard: list[bytes] = []
+    take = link.on_message
+    monkeypatch.setattr(link, "on_message", lambda data, origin: heard.append(data) or take(data, origin))
+    assert isinstance(link.pipe, HttpPipe)
+    stream = _Exchange(link.pipe)
+    stream.on_stream(200, [])
+    said = json.dumps({"jsonrpc": "2.0", **CHATTER[kind]})
+    stream.on_chunk(f"data: {said}\n\n".encode() * (2 * UNASKED_PER_S))
+    turns = [len(heard)]
+    for _ in range(2 * UNASKED_PER_S):
+        await asyncio.sleep(0)
+        turns.append(len(heard))
+    stream.abort()
+    link.noise._since = 0.0
+    assert max(later - sooner for sooner, later in itertools.pairwise([0, *turns])) <= PER_TURN
+    assert len(heard) == UNASKED_PER_S
+
+
+async def test_many_receivers_of_one_notification_count_as_more() -> None:
+    noise = Noise()
+    for _ in range(10):
+        assert noise.count_unasked(1e9) is None
+        noise.count_receivers(1000)
+    assert noise.count_unasked(1e9) == 1.0

@@ -29,7 +29,7 @@ from interlock.protocol.jsonrpc.oversized import Oversized
 __all__ = ["Child", "ChildSink", "ChildStartFailed", "StderrLine", "StderrRing", "child_environment"]
 
 ENDLESS_LINE = 16  # times the limit of a line; what is longer has no end, and hides whatever else the child says
-LINES_PER_TURN = 256  # per child and loop iteration, so that a flooding child leaves time for the others
+LINES_PER_TURN = 32  # per child and loop iteration, so that a flooding child leaves time for the others
 STALL_AFTER_S = 1.0  # a full queue that has not moved for so long: the child does not read
 DRAIN_S = 0.75  # for the last words in the pipes after the exit; open calls are to fail within a second
 MUTE_S = 1.0  # a child that closed a pipe is about to exit; its exit code says more than the closing

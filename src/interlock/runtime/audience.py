@@ -130,6 +130,7 @@ class Audience:
                 bare = bare_uri(uri) if link.offer.is_aggregator else uri
                 shown = show_uri(link.shared or link, uri) if asked.startswith(RESOURCE_SCHEME) else bare
                 member.on_resource_updated(encode_value({**params, "uri": shown}))
+            link.noise.count_receivers(len(watchers))
 
     # Lists
 
@@ -201,6 +202,7 @@ class Audience:
         for member in list(self.members):
             if (not callers or member.caller.principal.name in callers) and link.client in (None, member.caller):
                 member.on_log(params)
+        link.noise.count_receivers(len(self.members))
 
     def orphan_request(self, link: ConnectedLink, request: Request) -> bool:
         """A client's own server asks outside of a call: its session; or for roots, of the one client of its user that
@@ -225,6 +227,7 @@ class Audience:
         message = encode_notification(ELICITATION_COMPLETE.encode(), bytes(params))
         for member in list(self.members):
             member.tell_legacy(message)
+        link.noise.count_receivers(len(self.members))
 
     def page_visited(self, principal: str, elicitation: str) -> None:
         """A page that this node itself sent somebody to: their legacy sessions are told."""

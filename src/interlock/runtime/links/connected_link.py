@@ -336,11 +336,12 @@ class ConnectedLink(Link):
     def _drop(self, response: Response) -> None:
         """The response answers no request of ours."""
         self.stray += 1
+        self._count_unasked()
         if self.stray == 1:
             log.info("link %s: an answer to no request, id %.40s; more are counted", self.segment, response.id)
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
-        self._count_notification()
+        self._count_unasked()
         self._take_notification(message, origin)
 
     def _take_notification(self, message: Notification, origin: Pending | None) -> None:
@@ -393,6 +394,7 @@ class ConnectedLink(Link):
         return named is not None and 0 < named <= self._last_id and named not in self.in_flight
 
     def _on_request(self, request: Request, origin: Pending | None) -> None:
+        self._count_unasked()
         if request.method == PING:
             self.respond(request.id, b'"result":{}')
             return
@@ -450,8 +452,8 @@ class ConnectedLink(Link):
         calls = [pending for pending in self.in_flight.values() if isinstance(pending, Call)]
         return maybe_speaking(calls, self.suspended, principals)
 
-    def _count_notification(self) -> None:
-        pause_s = self.noise.count_notification(self._clock.now())
+    def _count_unasked(self) -> None:
+        pause_s = self.noise.count_unasked(self._clock.now())
         if pause_s is not None and self.pipe is not None:
             self.pipe.throttle(pause_s)
 

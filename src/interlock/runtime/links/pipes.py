@@ -13,9 +13,10 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from interlock.net.http.client import Failure, FailureKind, Handle, Headers, HttpClient, header
+from interlock.net.paced_delivery import PacedDelivery
 from interlock.process.child import Child
 from interlock.protocol.jsonrpc.oversized import Oversized
-from interlock.protocol.mcp.sse import SseParser
+from interlock.protocol.mcp.sse import SseEvent, SseParser
 from interlock.runtime.calls.call import Inquiry, Pending
 from interlock.runtime.calls.parking import PARKED_MAX
 from interlock.runtime.links.side_requests import SideRequests
@@ -150,7 +151,12 @@ class HttpPipe:
         self.target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
         place = f"{parts.scheme}://{parts.netloc}"
         self.client = HttpClient(
-            place, max_body_bytes=max_bytes, max_connections=CALL_CONNECTIONS_MAX, address=address, tls=tls
+            place,
+            max_body_bytes=max_bytes,
+            max_connections=CALL_CONNECTIONS_MAX,
+            max_waiting=CALL_CONNECTIONS_MAX,  # calls are bounded before they come here
+            address=address,
+            tls=tls,
         )
         self._side = SideRequests(place, max_bytes, address, tls)
         self.max_bytes = max_bytes
@@ -159,6 +165,7 @@ class HttpPipe:
         self._session = b""
         self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom)
         self._stream: _Exchange | None = None
+        self.speaking: _Exchange | None = None  # whose message is being handled
         self._closed = False
 
     def adopt_credential(self, line: bytes) -> None:
@@ -205,10 +212,8 @@ class HttpPipe:
         return True
 
     def throttle(self, seconds: float) -> None:
-        if self._stream is not None and self._stream.handle is not None:
-            handle = self._stream.handle
-            handle.pause()
-            asyncio.get_running_loop().call_later(seconds, handle.resume)
+        if self.speaking is not None:
+            self.speaking.pause_delivery(seconds)
 
     async def close(self) -> None:
         self._closed = True
@@ -257,7 +262,7 @@ class _Farewell:
             self._done.set_result(None)
 
 
-class _Exchange(msgspec.Struct, eq=False):
+class _Exchange(PacedDelivery, eq=False):
     """One POST (or the GET stream) and everything that comes back on it."""
 
     pipe: HttpPipe
@@ -272,6 +277,11 @@ class _Exchange(msgspec.Struct, eq=False):
     refused: bool = False  # the stream, for its credential
     handle: Handle | None = None
 
+    def hold_reading(self, wanted: bool) -> None:
+        handle = self.handle
+        if handle is not None:
+            (handle.pause if wanted else handle.resume)()
+
     def _is_awaited(self) -> bool:
         """Whether somebody still waits for this very exchange: a call may be on its next round under another id."""
         origin = self.origin
@@ -285,6 +295,7 @@ class _Exchange(msgspec.Struct, eq=False):
 
     def abort(self) -> None:
         self.aborted = True
+        self.stop_delivery()
         if self.handle is not None:
             self.handle.abort()
 
@@ -332,16 +343,24 @@ class _Exchange(msgspec.Struct, eq=False):
     def on_chunk(self, data: bytes) -> None:
         if self.parser is None or self.aborted:
             return
-        for event in self.parser.feed(data):
-            if event.id is not None:
-                self.last_id = event.id
-            if event.retry_ms is not None:
-                self.retry_s = min(event.retry_ms / 1000, 60.0)
-            if event.data and event.event == "message":
-                self.tries = 0
+        events = self.parser.feed(data)
+        if events:
+            self.deliver(events)
+
+    def on_next(self, event: SseEvent) -> None:
+        if event.id is not None:
+            self.last_id = event.id
+        if event.retry_ms is not None:
+            self.retry_s = min(event.retry_ms / 1000, 60.0)
+        if event.data and event.event == "message":
+            self.tries = 0
+            self.pipe.speaking = self
+            try:
                 self.pipe.owner.on_message(event.data, self.origin)
-            elif event.oversized is not None:
-                self._on_oversized(event.oversized)
+            finally:
+                self.pipe.speaking = None
+        elif event.oversized is not None:
+            self._on_oversized(event.oversized)
 
     def _on_oversized(self, found: Oversized) -> None:
         was_awaited = self._is_awaited()
@@ -350,11 +369,11 @@ class _Exchange(msgspec.Struct, eq=False):
             self.abort()  # the rest of the stream answers no call
 
     def on_stream_end(self) -> None:
-        self._again(Undelivered(Trouble.LOST, "its stream ended without an answer"))
+        self.finish_delivery(lambda: self._again(Undelivered(Trouble.LOST, "its stream ended without an answer")))
 
     def on_fail(self, failure: Failure) -> None:
         if self.parser is not None:  # a stream that had begun: resume where the server allows it
-            self._again(Undelivered(Trouble.LOST, failure.detail))
+            self.finish_delivery(lambda: self._again(Undelivered(Trouble.LOST, failure.detail)))
             return
         self._fail(_undelivered(failure, self.pipe.max_bytes))
 
@@ -404,6 +423,7 @@ class SsePipe:
         self._post_target: bytes | None = None
         self._opened: asyncio.Future[Undelivered | None] = asyncio.get_running_loop().create_future()
         self._handle: Handle | None = None
+        self._delivery = _SseDelivery(self)
 
     def adopt_credential(self, line: bytes) -> None:
         self._custom = self._written + line
@@ -431,13 +451,15 @@ class SsePipe:
         return False
 
     def throttle(self, seconds: float) -> None:
+        self._delivery.pause_delivery(seconds)
+
+    def hold_reading(self, wanted: bool) -> None:
         if self._handle is not None:
-            handle = self._handle
-            handle.pause()
-            asyncio.get_running_loop().call_later(seconds, handle.resume)
+            (self._handle.pause if wanted else self._handle.resume)()
 
     async def close(self) -> None:
         self._closed = True
+        self._delivery.stop_delivery()
         if self._handle is not None:
             self._handle.abort()
         await self._side.close()
@@ -452,13 +474,17 @@ class SsePipe:
         pass
 
     def on_chunk(self, data: bytes) -> None:
-        for event in self._parser.feed(data):
-            if event.event == "endpoint" and self._post_target is None:
-                self._endpoint(event.data.decode(errors="replace"))
-            elif event.event == "message" and event.data:
-                self._owner.on_message(event.data, None)
-            elif event.oversized is not None:
-                self._owner.on_oversized(event.oversized, None)
+        events = self._parser.feed(data)
+        if events:
+            self._delivery.deliver(events)
+
+    def on_event(self, event: SseEvent) -> None:
+        if event.event == "endpoint" and self._post_target is None:
+            self._endpoint(event.data.decode(errors="replace"))
+        elif event.event == "message" and event.data:
+            self._owner.on_message(event.data, None)
+        elif event.oversized is not None:
+            self._owner.on_oversized(event.oversized, None)
 
     def _endpoint(self, said: str) -> None:
         parts = urlsplit(urljoin(self._url, said))
@@ -470,16 +496,26 @@ class SsePipe:
             self._opened.set_result(None)
 
     def on_stream_end(self) -> None:
-        self._on_lost(Undelivered(Trouble.LOST, "its event stream ended"))
+        self._delivery.finish_delivery(lambda: self._on_lost(Undelivered(Trouble.LOST, "its event stream ended")))
 
     def on_fail(self, failure: Failure) -> None:
-        self._on_lost(_undelivered(failure, 0))
+        self._delivery.finish_delivery(lambda: self._on_lost(_undelivered(failure, 0)))
 
     def _on_lost(self, what: Undelivered) -> None:
         if not self._opened.done():
             self._opened.set_result(what)
         else:
             self._owner.on_pipe_lost(what.detail)
+
+
+class _SseDelivery(PacedDelivery, eq=False):
+    pipe: SsePipe
+
+    def on_next(self, event: SseEvent) -> None:
+        self.pipe.on_event(event)
+
+    def hold_reading(self, wanted: bool) -> None:
+        self.pipe.hold_reading(wanted)
 
 
 class _Posted:

@@ -190,7 +190,7 @@ class RegisteredLink(ConnectedLink):
         if message.method in (HEARTBEAT, DEREGISTER):
             self._registrar.on_ax_notification(self, message)
             return
-        self._count_notification()
+        self._count_unasked()
         if not self.registration.register.notifications and message.method not in CHANGES:
             self.unwanted += 1
             return
@@ -199,7 +199,7 @@ class RegisteredLink(ConnectedLink):
 
     def _on_news(self, message: Notification) -> None:
         """Progress of a call, or what became of a task: held to the rate like the others, and coalesced above it."""
-        self._count_notification()
+        self._count_unasked()
         named = (decode_object(message.params) or {}).get(_NEWS[message.method])
         if named is None:
             self.stray += 1
@@ -270,6 +270,7 @@ class SocketPipe:
     def __init__(self, owner: PipeOwner, pipe: MessagePipe) -> None:
         self._owner = owner
         self._pipe = pipe
+        self._is_throttled = False
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         if not self._pipe.send(message):
@@ -280,8 +281,14 @@ class SocketPipe:
         return False
 
     def throttle(self, seconds: float) -> None:
-        self._pipe.pause_reading()
-        asyncio.get_running_loop().call_later(seconds, self._pipe.resume_reading)
+        if not self._is_throttled:  # what was received before is told all the same
+            self._is_throttled = True
+            self._pipe.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, self._read_on)
+
+    def _read_on(self) -> None:
+        self._is_throttled = False
+        self._pipe.resume_reading()
 
     async def close(self) -> None:
         self._pipe.close(GOING_AWAY, "the node is stopping")

@@ -1,0 +1,81 @@
+"""Paced delivery: what came on a stream, a bounded number in each turn of the loop.
+
+One read of a stream may hold thousands of messages. Handled at once they would keep every other connection waiting;
+here the rest waits for the next turn, in order, and meanwhile nothing more is read.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+PER_TURN: Final = 32
+
+
+class PacedDelivery(msgspec.Struct, eq=False, kw_only=True):
+    """A base class: what it delivers to is itself, so that no stream waits for the collector."""
+
+    waiting: deque[Any] | None = None
+    next_turn: asyncio.Handle | None = None  # that goes on with what waits
+    last: Callable[[], None] | None = None
+
+    def on_next(self, message: Any) -> None:
+        raise NotImplementedError
+
+    def hold_reading(self, wanted: bool) -> None:
+        raise NotImplementedError
+
+    def deliver(self, messages: Sequence[Any]) -> None:
+        if self.next_turn is None and len(messages) == 1:  # as most come
+            self.on_next(messages[0])
+            return
+        if self.waiting is None:
+            self.waiting = deque()
+        self.waiting.extend(messages)
+        if self.next_turn is None:
+            self._take_turn()
+
+    def pause_delivery(self, seconds: float) -> None:
+        """Nothing more for so long."""
+        if self.next_turn is not None:
+            self.next_turn.cancel()
+        self.next_turn = asyncio.get_running_loop().call_later(seconds, self._go_on)
+        self.hold_reading(True)
+
+    def finish_delivery(self, last: Callable[[], None]) -> None:
+        """The stream has ended: `last` is called behind everything that came on it."""
+        if self.next_turn is None:
+            last()
+        else:
+            self.last = last
+
+    def stop_delivery(self) -> None:
+        """No further message, and no last call."""
+        if self.next_turn is not None:
+            self.next_turn.cancel()
+            self.next_turn = None
+        if self.waiting is not None:
+            self.waiting.clear()
+        self.last = None
+
+    def _go_on(self) -> None:
+        self.next_turn = None
+        self._take_turn()
+        if self.next_turn is None:
+            self.hold_reading(False)
+            last, self.last = self.last, None
+            if last is not None:
+                last()
+
+    def _take_turn(self) -> None:
+        waiting, left = self.waiting, PER_TURN
+        try:
+            while waiting and left and self.next_turn is None:
+                left -= 1
+                self.on_next(waiting.popleft())
+        finally:
+            if waiting and self.next_turn is None:
+                self.next_turn = asyncio.get_running_loop().call_soon(self._go_on)
+                self.hold_reading(True)
