@@ -96,7 +96,7 @@ FAN_OUT_MAX = 29  # modules of ours that one module imports
 _CALL = (
     "asking after booked charge deadline done forwarded handle head hold link params progressed queue reason renewed"
 )
-_LINK = "asks booked contracts doubled errors events kinds pid pipe providers refused renewable restarts session shown"
+_LINK = "asks booked contracts doubled errors events kinds pid pipe providers queue refused renewable restarts session"
 NOTED_ON: dict[str, str] = {
     # a call in flight is one record, which every stage fills in; what it waits for is a part of that record
     "call": f"{_CALL} sha256 sink target ticket timeout_s upstream_id uri wished",
@@ -116,7 +116,7 @@ NOTED_ON: dict[str, str] = {
     # an execution of an agent is one record, which the safety loop keeps current
     "execution": "counted ended_because grants is_refused notices pause seen_at start_id steps",
     # a link's connection, offer and counters are its keeper's and dispatcher's
-    "link": f"{_LINK} stray tasks transport",
+    "link": f"{_LINK} shown stray tasks transport",
     "booked": "booked",
     "found": "booked",
     # a library's connection, which its maker (uvicorn) gives one limit alone

@@ -114,12 +114,6 @@ async def spend(node: House, leaf: Leaf) -> None:
     await call(node, "plant.look", POOR)
 
 
-async def fill(node: House, leaf: Leaf) -> None:
-    leaf.mute.add("tools/call")
-    begin(node, "plant.look", LOCAL)
-    await turns()
-
-
 async def cut_and_spend(node: House, leaf: Leaf) -> None:
     await spend(node, leaf)
     await cut(node, leaf)
@@ -144,9 +138,6 @@ SITUATIONS = {
     "a lost server": Situation("plant.look", LOCAL, CheckNumber.AVAILABILITY, cut),
     "a lost server and a gate": Situation("plant.fire", LOCAL, CheckNumber.AVAILABILITY, cut),
     "a lost server and a spent budget": Situation("plant.look", POOR, CheckNumber.AVAILABILITY, cut_and_spend),
-    "a full server": Situation(
-        "plant.look", LOCAL, CheckNumber.AVAILABILITY, fill, LIMITED + "[limits]\ncalls_in_flight = 1\n"
-    ),
     "a budget with room": Situation("plant.look", POOR, None),
     "a spent budget": Situation("plant.look", POOR, CheckNumber.BUDGET, spend),
     "a spent budget and a gate": Situation("plant.fire", POOR, CheckNumber.BUDGET, spend),

@@ -130,6 +130,7 @@ class CallLink(Protocol):
     offer: Offer
     account: Account | None  # the budget of a registration
     booked: int  # clients' calls under way
+    queue: "WaitingCalls | None"  # for room here
     latencies: deque[float]
     errors: int
 
@@ -140,6 +141,14 @@ class CallLink(Protocol):
     def suspend(self, call: "Call") -> None: ...
 
     def resume(self, call: "Call") -> None: ...
+
+
+class WaitingCalls(Protocol):
+    """Calls that wait until a link has room for them."""
+
+    def join(self, place: Any) -> None: ...
+
+    def on_room(self) -> None: ...
 
 
 class CallRoute(Protocol):

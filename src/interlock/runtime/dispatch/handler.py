@@ -102,6 +102,8 @@ class Handler:
             if call.link is not None:
                 call.link.suspend(call)
             call.booked.booked -= 1
+            if call.booked.queue is not None:
+                call.booked.queue.on_room()
             call.booked = None
 
     def resume(self, call: Call) -> None:
@@ -173,8 +175,11 @@ class Handler:
             del caller.calls[call.client_id]
         seconds = self._clock.now() - call.started
         self.total += 1
-        if call.booked is not None:
-            call.booked.booked -= 1
+        booked = call.booked
+        if booked is not None:
+            booked.booked -= 1
+            if booked.queue is not None:
+                booked.queue.on_room()
         link = call.link
         if link is not None:
             link.latencies.append(seconds)

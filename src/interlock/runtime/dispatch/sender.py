@@ -28,6 +28,7 @@ from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.credentials.errors import Unobtainable
+from interlock.runtime.dispatch.call_queue import CallQueue, Place
 from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.checks.send import forbid_resending
@@ -39,6 +40,7 @@ from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.dispatch")
 
+_NO_ROOM: Final = Refuse(CheckNumber.AVAILABILITY, BUSY)
 RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
 
 
@@ -58,6 +60,7 @@ class Sender(Handler):
     ) -> None:
         super().__init__(catalog, keepers, recorder, clock, budgets, latency_meta=latency_meta)
         self.guard = guard
+        self._queue = CallQueue(availability.is_full)
         self._route_check = route_check
         self._availability = availability
         self._waiting = BackgroundTasks()
@@ -76,6 +79,9 @@ class Sender(Handler):
                 link.send(verdict)
                 return call
         elif verdict is not HELD and not self._availability.may_wait(verdict, link):
+            place = self._queue.maybe_join(call, link) if verdict.fault is BUSY else None
+            if place is not None:
+                return self._wait_for_room(call, link, place)
             if link.standing.state is LinkState.DEGRADED:
                 self._availability.wake(link)
             return self._refuse(call, verdict)
@@ -83,6 +89,24 @@ class Sender(Handler):
         call.deadline = inf  # the time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold
         self._waiting.begin(answer_failures(call, self._send_when_ready(call, link)))
         return call
+
+    def _wait_for_room(self, call: Call, link: Link, place: Place) -> Call:
+        self._register(call, link)
+        link.booked -= 1  # not yet
+        call.booked = None
+        call.deadline = inf
+        self._waiting.begin(answer_failures(call, self._send_with_room(call, link, place)))
+        return call
+
+    async def _send_with_room(self, call: Call, link: Link, place: Place) -> None:
+        has_room = await self._queue.wait(place)
+        if call.done:
+            return
+        refused = self._route_check.maybe_relisted(call) if has_room else _NO_ROOM
+        if refused is not None:
+            self._refuse(call, refused, 200)
+        else:
+            await self._send_when_ready(call, link)
 
     async def _send_when_ready(self, call: Call, link: Link) -> None:
         if call.after is not None:
@@ -151,6 +175,8 @@ class Sender(Handler):
             return
         verdict = self.guard.admit(call, found)
         link.booked -= 1
+        if link.queue is not None:
+            link.queue.on_room()
         found.booked += 1
         call.booked = found
         heard = self._tell_level(call, found)

@@ -28,7 +28,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import RETRY_AFTER_MS, LinkState, Outlook, Standing
 from interlock.runtime.calls.budgets import Account
-from interlock.runtime.calls.call import Call, CallFactory, Pending
+from interlock.runtime.calls.call import Call, CallFactory, Pending, WaitingCalls
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.credentials.consents import Consent
@@ -110,6 +110,7 @@ class Link:
         self.modern = False
         self.tasks = False  # it makes tasks of calls
         self.booked = 0  # clients' calls under way; our own questions do not count
+        self.queue: WaitingCalls | None = None  # for room here; None: no call waits
         self.calls = 0
         self.errors = 0
         self.latencies: deque[float] = deque(maxlen=LATENCIES_MAX)

@@ -64,7 +64,7 @@ class AvailabilityCheck:
             verdict = "later" if self.may_return_soon(link) else "refuse"
             reason += "; a call waits a short while for it" if verdict == "later" else ""
         elif self.is_full(link):
-            verdict, reason = "refuse", f"link_busy: {link.booked} calls are under way"
+            verdict, reason = "later", f"{link.booked} calls are under way; a call waits until one of them ends"
         elif outlook is not None:
             verdict, reason = "pass" if outlook.available else "refuse", outlook.reason
         else:
