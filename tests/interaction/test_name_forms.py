@@ -197,7 +197,7 @@ async def test_a_name_that_is_not_the_callers_to_use_is_unknown(
         for name in wanted:
             reply = await peer.call(name, {"trace": "of the unknown"})
             assert reply.error["code"] == -32601, name
-            assert reply.error["data"]["reason"] == "tool_not_found"
+            assert (reply.error["message"], reply.error["data"]["reason"]) == ("tool_not_found", "tool_not_found")
             assert reply.status == 200
 
     async with client(node, era) as peer:

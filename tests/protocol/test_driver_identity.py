@@ -81,6 +81,7 @@ def test_another_transport_is_a_major_change() -> None:
 def test_another_narrowing_is_a_major_change() -> None:
     now = driver(implements=[binding(schema_narrowing={"drop_inputs": ["a"]})], version="1.1.0")
     assert told(changed(driver(), now)) == [("major_bump_required", "/implements/0/schema_narrowing")]
+    assert changed(driver(), now)[0].message == "schema_narrowing changed since 1.0.0"
     another = binding(tool="tools/another/TOOL.md", schema_narrowing={"drop_inputs": ["a"]})
     assert told(changed(driver(), driver(implements=[binding(), another], version="1.1.0"))) == []
 

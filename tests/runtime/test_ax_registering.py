@@ -25,13 +25,13 @@ def shown(node: House, segment: str) -> dict[str, Any]:
 
 
 @pytest.mark.req("AX-6.1-3")
-@pytest.mark.parametrize("said", [{}, {"authority": None}])
+@pytest.mark.parametrize("said", [{}, {"authority": None}, {"authority": "dns:a.example"}])
 @still
-async def test_one_that_only_reads_needs_no_authority(tmp_path: Path, said: dict[str, None]) -> None:
+async def test_one_that_only_reads_needs_no_authority(tmp_path: Path, said: dict[str, str | None]) -> None:
     async with house(tmp_path) as node:
         leaf = await node.leaf("bench", tools=[tool("read")], proved=False, scope="read", **said).joined()
         assert "bench.read" in await node.client().tools()
-        assert shown(node, leaf.segment)["authority"] is None
+        assert shown(node, leaf.segment)["authority"] == said.get("authority")
 
 
 @pytest.mark.req("AX-6.1-6")
@@ -148,6 +148,7 @@ async def test_a_refused_registration_is_named_and_leaves_no_trace(tmp_path: Pat
         before = (registrar.engine.standings(), await registrar.owners.all(), dict(node.node.calls.keepers))
         error = (await leaf.register())["error"]
         assert (error["code"], error["message"], error["data"]["mcpax_error"]) == (code, name, name)
+        assert error["data"]["detail"]
         assert leaf.closed is not None
         assert leaf.closed[1] == name
         assert leaf.heard[-1]["error"] == error  # closed behind the error, and nothing was said after it
