@@ -138,7 +138,7 @@ def test_what_a_hook_makes_is_not_compared_ahead_and_checked_at_the_call() -> No
 # What parse_tool_result returns
 
 
-@pytest.mark.req("AIP-define-3")
+@pytest.mark.req("AIP-define-3", "AIP-30.errors-1")
 def test_an_error_code_without_prefix_that_is_no_standard_code_gets_the_drivers_id() -> None:
     def code(written: str) -> str:
         made = read_driver_result(read(), {"ok": False, "error": {"code": written, "message": "m"}})
@@ -149,6 +149,22 @@ def test_an_error_code_without_prefix_that_is_no_standard_code_gets_the_drivers_
     assert code("upstream_error") == "filesystem-mcp:upstream_error"
     assert code("stripe:card_declined") == "stripe:card_declined"
     assert [code(each) for each in STANDARD] == list(STANDARD)
+    assert sorted(STANDARD) == [
+        "auth_failed",
+        "auth_required",
+        "cancelled",
+        "execute_binding_mismatch",
+        "input_unsupported",
+        "install_failed",
+        "internal",
+        "output_parse_failed",
+        "pinned_provider_unavailable",
+        "policy_violation",
+        "region_mismatch",
+        "timeout",
+        "tool_unavailable",
+        "version_mismatch",
+    ]
 
 
 @pytest.mark.req("AIP-define-3")

@@ -125,6 +125,7 @@ def test_a_miss_among_very_many_keys_stays_short() -> None:
 @pytest.mark.req("AIP-extract-6")
 def test_a_null_that_is_there_is_a_value() -> None:
     assert find("$.foo.none") is None
+    assert find("$.a[1]", {"a": [1, None]}) is None
 
 
 @pytest.mark.req("AIP-extract-3")
@@ -161,6 +162,13 @@ def test_what_is_no_path_is_refused_with_the_file_at_its_character(text: str, po
     (problem,) = reading.problems
     assert (problem.code, problem.field) == ("extract_path_invalid", "/implements/0/metadata/mcp/result_extract")
     assert problem.message.startswith(f"at character {position}: ")
+
+
+@pytest.mark.req("AIP-extract-3")
+def test_a_path_has_at_most_1024_characters_and_is_read_with_its_file() -> None:
+    longest = "$." + "a" * 1022
+    assert as_driver(driver(implements=[entry(longest)])).value is not None
+    assert as_driver(driver(implements=[entry(longest + "a")])).value is None
 
 
 def test_a_path_of_very_many_steps_is_refused() -> None:

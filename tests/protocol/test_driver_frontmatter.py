@@ -55,6 +55,7 @@ def test_a_version_of_two_parts_is_refused_with_the_hint_to_write_three() -> Non
     (problem,) = as_driver(driver(version=1.0)).errors
     assert (problem.code, problem.field, problem.line) == ("schema_invalid", "/version", 5)
     assert "three parts" in problem.hint
+    assert "three parts" not in as_driver(driver(version="one")).errors[0].hint
 
 
 @pytest.mark.req("AIP-front-10")

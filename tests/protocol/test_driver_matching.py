@@ -23,6 +23,7 @@ from driver_bindings import (
 )
 from driver_texts import contract
 
+from interlock.protocol.drivers.binding.hook_entry import Entry
 from interlock.protocol.drivers.binding.match import Bound, digest_of, match
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.schema.validators import compile_schema
@@ -434,13 +435,15 @@ def test_another_definition_has_another_digest_and_the_order_of_members_does_not
 def test_the_specifications_paths_mean_the_text_with_a_warning(path: str, tool: dict[str, Any], text: str) -> None:
     promise = promising(STRING, PATH)
     found = bound(entry(path), promise, tool)
-    assert [each.code for each in found.warnings] == ["extract_text_fallback"]
+    assert [(each.code, each.severity) for each in found.warnings] == [("extract_text_fallback", "warning")]
+    assert not bound(entry(path), promise, tool, entry=Entry(parses=True)).warnings  # its hook reads the result
     result = {"content": [{"type": "text", "text": text}], "structuredContent": {"content": text}}
     assert found.value(result) == text
     assert found.value({"content": [{"type": "text", "text": text}]}) == text
     looks_like = '{"contents":"x","entries":"x"}'
     assert found.value({"content": [{"type": "text", "text": looks_like}]}) == looks_like
-    refused(entry(path, text_fallback=False), promise, tool)
+    (missing,) = refused(entry(path, text_fallback=False), promise, tool)
+    assert "the contract has outputs" in missing.message
     refused(entry(path), promise, tool, strict=True)
     (problem,) = refused(entry(path), promising({"type": "array"}, PATH), tool)
     assert "result_parse" in problem.hint

@@ -56,7 +56,7 @@ def test_the_structured_content_is_what_a_path_works_on() -> None:
     assert read.value(text_result("another text", structuredContent=graph)) == graph["entities"]
 
 
-@pytest.mark.req("AIP-extract-4")
+@pytest.mark.req("AIP-extract-4", "AIP-extract-5")
 def test_texts_stand_under_content_joined_by_line_feeds() -> None:
     echo = bound(entry("$.content"), promising(STRING, takes("message", message=STRING)), ECHO)
     assert echo.value(text_result("Echo: hi")) == "Echo: hi"
@@ -121,13 +121,14 @@ def test_text_that_cannot_satisfy_the_contract_is_read_as_json() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-@pytest.mark.req("AIP-extract-5")
+@pytest.mark.req("AIP-extract-5", "AIP-extract-4")
 def test_how_text_is_read_is_settled_by_the_files_and_the_list(
     extract: str | None, outputs: Any, tool: Any, ours: dict[str, Any], mode: str
 ) -> None:
     assert reading(extract, outputs, tool, **ours).mode == mode
 
 
+@pytest.mark.req("AIP-extract-4", "AIP-extract-7")
 @pytest.mark.parametrize(
     ("extract", "codes"),
     [
@@ -200,6 +201,7 @@ def test_marked_lines_become_records() -> None:
 @pytest.mark.req("AIP-extract-8")
 def test_lines_json_and_text_are_read_as_such() -> None:
     assert reading(result_parse={"as": "lines"}).value(text_result("a\n\nb\n")) == ["a", "", "b"]
+    assert reading(outputs={"type": "array", "items": STRING}, result_parse={"as": "lines"}).warnings == ()
     assert reading(result_parse={"as": "json"}).value(text_result('[{"a":1}]')) == [{"a": 1}]
     assert reading(result_parse={"as": "text"}).value(text_result("x")) == "x"
     assert reading("$.it", result_parse={"as": "text", "into": "it"}).value(text_result("x", "y")) == "x\ny"

@@ -27,6 +27,7 @@ VENDORS = """
 """
 
 
+@pytest.mark.req("AX-7.2-6", "AX-10.1-1", "AX-1.1-7")
 @pytest.mark.parametrize("key", [*CREDENTIALS.split(), *OURS])
 def test_what_names_a_credential_or_belongs_to_the_tree_stays_here(key: str) -> None:
     assert crossing_keys({key: Raw(b'"hunter2"')}, vendor=True) == {}
@@ -38,6 +39,7 @@ def test_an_era_key_is_not_carried_over_but_written_afresh(key: str) -> None:
     assert crossing_keys({key: RAW_EMPTY}, vendor=True) == {}
 
 
+@pytest.mark.req("AX-7.2-6", "AX-10.1-1", "AX-1.1-7")
 @pytest.mark.parametrize("key", [*VENDORS.split(), ""])
 def test_a_vendor_key_passes_unless_the_operator_closed_that_too(key: str) -> None:
     value = Raw(b'{ "b":1.0,"a":null }')

@@ -60,6 +60,16 @@ async def test_an_idle_server_ends_and_the_next_call_starts_another(stage: Stage
     lease.release()
 
 
+@pytest.mark.req("AIP-tools-3")
+async def test_a_tool_that_does_not_fit_rejects_the_driver_before_anything_is_called(stage: Stage) -> None:
+    needs_more = {"type": "object", "required": ["other"], "properties": {"other": {"type": "string"}}}
+    provider = await settled(stage.provider(*stage.tools({"name": "echo", "inputSchema": needs_more})))
+    assert (provider.state, provider.code) == (DriverState.REJECTED, "contract_mismatch")
+    assert provider.contract_ids == frozenset()
+    assert isinstance(await provider.acquire(caller()), DriverError)
+    assert "tools/call" not in stage.log.methods
+
+
 @pytest.mark.req("AIP-tools-1", "AIP-tools-3")
 async def test_a_tool_the_server_does_not_list_rejects_the_driver_and_the_nearest_name_is_said(stage: Stage) -> None:
     provider = await settled(stage.provider(tools={"ecko": "echoes"}))

@@ -62,13 +62,13 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             if feeds.transform is not None and name not in transformed:
                 return _refusal("internal", f"the transform of {quoted(name)} was not run")
-            # AIP-map-1, AIP-map-4, AIP-tools-12
+            # AIP-map-1, AIP-map-2, AIP-map-4, AIP-tools-12
             made[feeds.argument] = value if feeds.transform is None else transformed[name]
         stray = [name for name in given if name not in self.inputs]
         wrong = stray if not self.takes_more else [name for name in stray if name in self.fed]
         if wrong:
             return _refusal("input_invalid", f"the contract has no input {_join_names(wrong)}", inputs=wrong)
-        made.update({name: given[name] for name in stray})  # AIP-map-2
+        made.update({name: given[name] for name in stray})
         for name, value in self.defaults.items():
             made.setdefault(name, value)  # AIP-map-5
         for feeds in self.inputs.values():

@@ -249,7 +249,7 @@ class _Matching:
 
     def _tell(self, side: str, outcome: InclusionOutcome) -> None:
         for each in outcome.differences:
-            if outcome.verdict is InclusionVerdict.NO and not self._entry.builds:  # AIP-tools-2, AIP-tools-5
+            if outcome.verdict is InclusionVerdict.NO and not self._entry.builds:  # AIP-tools-5, AIP-tools-8
                 self._mismatch(side, each.path, each.narrow, each.wide)
             else:
                 self._note_unverified(side, each.path, each.narrow, each.wide)
@@ -261,7 +261,7 @@ class _Matching:
 
     def _mismatch(self, side: str, path: str, contract: str, server: str, hint: str = "") -> None:
         message = f"{self._describe(side, path)}: the contract has {contract}, the server has {server}"
-        self._say(MISMATCH, message, hint or _HINTS[side])
+        self._say(MISMATCH, message, hint or _HINTS[side])  # AIP-tools-2
 
     def _note_unverified(self, side: str, path: str, contract: str, server: str) -> None:
         message = f"{self._describe(side, path)}: the contract has {contract}, the server has {server}"

@@ -34,9 +34,9 @@ MOVED: Final = {  # AIP-14.front-3
     "entry": "driver.py beside the DRIVER.md (AIP-30)",
     "execute": "implements of the DRIVER.md (AIP-30)",
 }
-RENAMED: Final = {  # AIP-compat-2 and what the prose of AIP-14 has but its schema does not
-    "inputSchema": "inputs",
-    "outputSchema": "outputs",
+RENAMED: Final = {  # with what the prose of AIP-14 has but its schema does not
+    "inputSchema": "inputs",  # AIP-compat-2
+    "outputSchema": "outputs",  # AIP-compat-2
     "contextSchema": "metadata.interlock.context_schema",
     "input_schema": "inputs",
     "output_schema": "outputs",

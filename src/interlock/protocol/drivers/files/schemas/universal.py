@@ -85,7 +85,7 @@ SCHEMA: Final[dict[str, Any]] = {
         "id": {"type": "string", "pattern": DRIVER_ID},
         "description": {"type": "string", "minLength": 1, "maxLength": 2000},  # AIP-30.front-1
         "version": {"type": "string", "pattern": SEMVER},
-        "kind": {"enum": KINDS},
+        "kind": {"enum": KINDS},  # AIP-front-1
         "implements": {"type": "array", "minItems": 1, "items": _IMPLEMENTS},  # AIP-30.front-1
         "install": {"type": "array", "items": {"type": "object"}},
         "version_check": closed_object(
