@@ -13,7 +13,7 @@ from interlock.runtime.catalog.catalog import EVERYTHING
 from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.own_links import pool
-from interlock.runtime.own_links.pool import OwnLinks, ProcessRoom
+from interlock.runtime.own_links.pool import OwnLinks
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -55,7 +55,6 @@ async def own(here: Place) -> AsyncIterator[OwnLinks]:
         here.node.links.connector_parts,
         here.node.calls.link_events,
         here.node.calls.keepers,
-        ProcessRoom(lambda: 1),
         per="principal",
         vendor_meta=False,
         token_of=Granted,

@@ -449,7 +449,7 @@ _LIMITS = keys_of(
         name="own_processes",
         kind=Whole(low=1, high=100_000),
         example=32,
-        help="How many processes principals and sessions may have of their own, at all servers together.",
+        help="How many processes principals, sessions and tenants may have of their own, at all servers together.",
     ),
     Key(
         name="sandbox_memory_mb",

@@ -23,8 +23,9 @@ from interlock.runtime.catalog.routes import RESOURCE_SCHEME
 from interlock.runtime.dispatch.client_tasks import Background
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link, OwnLinksFull
+from interlock.runtime.links.link import Link
 from interlock.runtime.links.log_level import Heard
+from interlock.runtime.links.process_room import RoomFull
 
 COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
 
@@ -82,7 +83,7 @@ class Audience:
         if link.own is not None and link.own.is_whole:
             try:
                 own = await link.own.open(member.caller)
-            except OwnLinksFull as full:
+            except RoomFull as full:
                 return own_links_full(full.most)
             link = own if isinstance(own, Link) else link
             if member not in self.members:

@@ -13,6 +13,7 @@ from interlock.config.plan import Spawn
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.drivers.install.outcome import Installed, Locked
 from interlock.runtime.drivers.interfaces import DriverState
+from interlock.runtime.drivers.provider import tenant_processes
 from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 
 KEY = "driven-mcp@1"
@@ -95,6 +96,20 @@ async def test_a_tenant_for_whom_there_is_no_room_waits_and_is_then_refused(stag
     assert provider.maybe_ready(caller("ada")) is None
     lease.release()
     held[1].release()
+
+
+async def test_the_room_of_the_node_holds_for_tenants_of_all_drivers(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage.node.links.connector_parts.room, "_most", lambda: 1)
+    provider = await settled(stage.provider(metadata={"isolation": "tenant", "max_processes": 8}))
+    ada = await pid_of(stage, provider, "ada")
+    error = await provider.acquire(caller("bob"), 0.2)
+    assert isinstance(error, DriverError)
+    assert error.code == "rate_limited"
+    monkeypatch.setattr(tenant_processes, "SETTLED_S", 0.0)  # as if the minute were over
+    await pid_of(stage, provider, "bob")
+    await until(lambda: not alive(ada))
 
 
 async def test_a_tenants_process_is_gone_when_it_was_idle_and_the_driver_stays_ready(stage: Stage) -> None:

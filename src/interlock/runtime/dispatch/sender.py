@@ -34,7 +34,8 @@ from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.checks.send import forbid_resending
 from interlock.runtime.dispatch.handler import Handler
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link, Own, OwnLinksFull
+from interlock.runtime.links.link import Link, Own
+from interlock.runtime.links.process_room import RoomFull
 from interlock.runtime.links.unauthorized_retry import unauthorised
 from interlock.store.ports import StoreError
 
@@ -165,7 +166,7 @@ class Sender(Handler):
             log.warning("link %s: no token for %s: %s", link.segment, call.caller.principal.name, error)
             call.on_failed(unauthorised(link.segment), Outcome.REFUSED)
             return
-        except OwnLinksFull as full:
+        except RoomFull as full:
             call.on_failed(own_links_full(full.most), Outcome.REFUSED)
             return
         if call.done:

@@ -36,6 +36,7 @@ from interlock.runtime.links.container_pipe import MutePipe, ServedPipe
 from interlock.runtime.links.handshake import USUAL, GreetingFailed, Manner, greet
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
+from interlock.runtime.links.process_room import ProcessRoom
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.sandbox import Command, Sandbox, Sandboxes
 from interlock.store.ports import StoreError
@@ -73,6 +74,7 @@ class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
     manner: Manner = USUAL
     tls: ssl.SSLContext | None = None  # how certificates of dialled servers are checked; None: as the system does
     sandboxes: Sandboxes | None = None  # None: no server can be started in one
+    room: ProcessRoom = msgspec.field(default_factory=ProcessRoom)
     limits: StartLimits = msgspec.field(default_factory=StartLimits)
 
 

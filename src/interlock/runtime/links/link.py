@@ -50,14 +50,6 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     greeted: bool = True  # False: it answers no greeting, and serves all the same
 
 
-class OwnLinksFull(Exception):
-    """There is no room for another link of a client's own: none of those there are may end."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
-        self.most = most
-
-
 class Own(Protocol):
     """The links of their own that clients have to one server."""
 
@@ -79,7 +71,7 @@ class Own(Protocol):
     async def open(self, caller: Caller) -> "Link | Consent":
         """The client's link, however long it takes; or what its user has to agree to first.
 
-        Raises Unobtainable, StoreError, OwnLinksFull.
+        Raises Unobtainable, StoreError, RoomFull.
         """
 
     @property

@@ -20,7 +20,7 @@ from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.own_links.asking_memory import AskingMemory
-from interlock.runtime.own_links.pool import OwnLinks, ProcessRoom
+from interlock.runtime.own_links.pool import OwnLinks
 from interlock.runtime.own_links.sharing import AutoSharing
 
 
@@ -34,14 +34,11 @@ class Servers:
         connector_parts: ConnectorParts,
         credentials: CredentialService,
         ruled: AsyncFeed[str],
-        room: ProcessRoom,
         asking: AskingMemory,
     ) -> None:
-        """`ruled`: the segment of a tool of which an operator said something new. `room`: for processes of clients'
-        own."""
+        """`ruled`: the segment of a tool of which an operator said something new."""
         self._current = current
         self.own: dict[str, OwnLinks] = {}  # by segment, of servers whose clients may have links of their own
-        self._room = room
         self._asking = asking
         self._link_events = link_events
         self._keepers = keepers
@@ -106,7 +103,6 @@ class Servers:
                 self._connector_parts,
                 events,
                 self._keepers,
-                self._room,
                 per="principal" if server.share == "principal" or token_of is not None else "session",
                 vendor_meta=vendor_meta,
                 holder=holder,

@@ -16,12 +16,12 @@ from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.process_room import ProcessRoom
 from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.configured_servers import Servers
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.own_links.asking_memory import AskingMemory
-from interlock.runtime.own_links.pool import ProcessRoom
 from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.runtime.trust.authority_proofs import Proofs
 
@@ -66,6 +66,7 @@ def make_link_parts(
         eras=eras,
         clock=clock,
         revealer=credentials.revealer,
+        room=ProcessRoom(lambda: stores.current.plan.limits.own_processes),
         sandboxes=Sandboxes(
             state=plan.data,
             workspace=plan.workspace,
@@ -112,7 +113,6 @@ def make_link_parts(
             connector_parts,
             credentials,
             approvals.ruled,
-            ProcessRoom(lambda: stores.current.plan.limits.own_processes),
             asking,
         ),
         subtree=subtree,

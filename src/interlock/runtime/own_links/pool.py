@@ -29,36 +29,15 @@ from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.links.connector import ConnectorParts, Eras
 from interlock.runtime.links.handshake import LEGACY_CAPABILITIES, Manner
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import OwnLinksFull
 from interlock.runtime.links.link_events import LinkEvents
+from interlock.runtime.links.process_room import SETTLED_S, RoomFull
 from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.own_links.keeper import OwnKeeper
 
 SWEEP_S: Final = 60.0
 CONNECTIONS_MAX: Final = 1000  # to one server that is dialled: each costs a socket, and no process of this machine
-SETTLED_S: Final = 60.0  # idle for so long, a process makes room for another's
 
 Key = Caller | tuple[str, int]  # a session; or a principal, with the number of its link
-
-
-class ProcessRoom:
-    """How many processes of their own the clients of all servers have together, and may have."""
-
-    def __init__(self, most: Callable[[], int]) -> None:
-        self._most = most
-        self._pools: set[OwnLinks] = set()
-
-    def join(self, pool: "OwnLinks") -> None:
-        self._pools.add(pool)
-
-    def leave(self, pool: "OwnLinks") -> None:
-        self._pools.discard(pool)
-
-    def make_room(self) -> None:
-        """Raises OwnLinksFull."""
-        most = self._most()
-        if sum(len(pool) for pool in self._pools) >= most:
-            _end_longest_idle(self._pools, most)
 
 
 class OwnLinks:
@@ -70,7 +49,6 @@ class OwnLinks:
         connector_parts: ConnectorParts,
         events: LinkEvents,
         keepers: dict[str, Keeper],
-        room: ProcessRoom,
         *,
         per: Literal["principal", "session"],
         vendor_meta: bool,
@@ -83,7 +61,6 @@ class OwnLinks:
         self._connector_parts = connector_parts
         self._events = events
         self._all_keepers = keepers
-        self._room = room
         self._per_session = per == "session"
         self._vendor_meta = vendor_meta
         self._holder = holder
@@ -97,7 +74,7 @@ class OwnLinks:
         self._sweeper: asyncio.TimerHandle | None = None
         self._ending = BackgroundTasks()
         if self._is_process:
-            room.join(self)
+            connector_parts.room.join(self)
 
     def __len__(self) -> int:
         return len(self._keepers)
@@ -123,7 +100,7 @@ class OwnLinks:
             self._sweeper.cancel()
         for key in list(self._keepers):
             self._end(key)
-        self._room.leave(self)
+        self._connector_parts.room.leave(self)
         await self._ending.finish()
 
     # Whose
@@ -156,7 +133,7 @@ class OwnLinks:
         return keeper.link if keeper is not None and keeper.is_usable else None
 
     async def open(self, caller: Caller) -> ServerLink | Consent:
-        """The client's link, or what its user has to agree to first. Raises Unobtainable, StoreError, OwnLinksFull."""
+        """The client's link, or what its user has to agree to first. Raises Unobtainable, StoreError, RoomFull."""
         key = self._maybe_key(caller)
         if key is None:
             return self._shared
@@ -167,9 +144,11 @@ class OwnLinks:
 
     def _make(self, key: Key, caller: Caller) -> OwnKeeper:
         if len(self._keepers) >= self.most:
-            _end_longest_idle((self,), self.most)
+            if self.maybe_idle_since() is None:
+                raise RoomFull(self.most)
+            self.end_longest_idle()
         if self._is_process:
-            self._room.make_room()
+            self._connector_parts.room.make_room()
         principal = caller.principal.name
         token = self._token_of(principal) if self._token_of is not None else None
         client = key if isinstance(key, Caller) else None
@@ -224,25 +203,23 @@ class OwnLinks:
         if caller in self._keepers:
             self._end(caller)
 
-    def maybe_idle_since(self, now: float) -> tuple[float, Key] | None:
-        """The link that has been idle longest, of those that may make room."""
-        after_s = SETTLED_S if self._is_process else 0.0
-        idle = [
-            (keeper.used_at, number, key)
-            for number, (key, keeper) in enumerate(self._keepers.items())
-            if keeper.is_idle and now - keeper.used_at >= after_s
-        ]
-        return None if not idle else (min(idle)[0], min(idle)[2])
+    def maybe_idle_since(self) -> float | None:
+        key = self._maybe_longest_idle()
+        return None if key is None else self._keepers[key].used_at
 
-    def make_room(self, key: Key) -> None:
-        self._end(key)
+    def end_longest_idle(self) -> None:
+        key = self._maybe_longest_idle()
+        if key is not None:
+            self._end(key)
 
-    @property
-    def now(self) -> float:
-        return self._connector_parts.clock.now()
+    def _maybe_longest_idle(self) -> Key | None:
+        """Of those that may make room."""
+        before = self._connector_parts.clock.now() - (SETTLED_S if self._is_process else 0.0)
+        idle = [key for key, keeper in self._keepers.items() if keeper.is_idle and keeper.used_at <= before]
+        return min(idle, key=lambda key: self._keepers[key].used_at, default=None)
 
     def _sweep(self) -> None:
-        now = self.now
+        now = self._connector_parts.clock.now()
         for key, keeper in list(self._keepers.items()):
             if now - keeper.used_at > self._plan.idle_timeout_s and keeper.is_idle:
                 self._end(key)
@@ -262,19 +239,6 @@ class OwnLinks:
         await keeper.stop()
         self._events.tasks.on_link_ended(keeper.link)
         self._all_keepers.pop(keeper.link.segment, None)
-
-
-def _end_longest_idle(pools: Iterable[OwnLinks], most: int) -> None:
-    """Raises OwnLinksFull when none may end."""
-    found = [
-        (idle[0], number, pool, idle[1])
-        for number, pool in enumerate(pools)
-        if (idle := pool.maybe_idle_since(pool.now))
-    ]
-    if not found:
-        raise OwnLinksFull(most)
-    _, _, pool, key = min(found, key=lambda one: one[:2])
-    pool.make_room(key)
 
 
 _PASSED: Final = tuple(LEGACY_CAPABILITIES)

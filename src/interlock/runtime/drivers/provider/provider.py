@@ -246,6 +246,7 @@ class DriverProvider:
             lambda who: self._keepers.make(installed, self._connector_parts, who),
             environment.keepers,
             environment.connector_parts.clock,
+            None if isinstance(driver.server, Remote) else environment.connector_parts.room,
             most=driver.interlock.max_processes,
             # AIP-transport-3
             idle_s=None if driver.connection.keepalive or isinstance(driver.server, Remote) else idle_s,

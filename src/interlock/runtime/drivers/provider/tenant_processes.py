@@ -8,7 +8,7 @@ gets the process of another tenant.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 from interlock.runtime.base.background import BackgroundTasks
@@ -16,9 +16,11 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.drivers.provider.contract_check import Verdict
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
 from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.process_room import SETTLED_S, ProcessRoom, RoomFull
 from interlock.runtime.links.server_link import ServerLink
 
 LOOK_LEAST_S: Final = 0.05
+LOOK_AGAIN_S: Final = 1.0  # for room that processes of other servers leave: nothing tells of it
 
 
 class Instance:
@@ -63,23 +65,34 @@ class Instances:
         make: Callable[[str | None], DriverKeeper],
         keepers: dict[str, Keeper],
         clock: Clock,
+        room: ProcessRoom | None,
         *,
         most: int,
         idle_s: float | None,
         one_by_one: bool = False,
     ) -> None:
-        """`make` gives a keeper that is not started. `keepers`: where the node finds them. `most`: how many tenants or
-        users at one time. `idle_s` None: it never ends for being idle. `one_by_one`: a process serves one call at a
-        time, so that what its server asks can only be asked of that call's client (AIP-proto-6)."""
+        """`make` gives a keeper that is not started. `keepers`: where the node finds them. `room`: of the node, for the
+        processes of all. `most`: how many tenants or users at one time. `idle_s` None: it never ends for being idle.
+        `one_by_one`: a process serves one call at a time, so that what its server asks can only be asked of that call's
+        client (AIP-proto-6)."""
         self._make_keeper = make
         self._keepers = keepers
         self._clock = clock
+        self._room = room or ProcessRoom()
         self._most = most
         self._idle_s = idle_s
         self._one_by_one = one_by_one
         self._of: dict[str | None, Instance] = {}
         self._ending = BackgroundTasks()
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._room.join(self)
+
+    def __len__(self) -> int:
+        """Of tenants' processes."""
+        return len(self._tenants())
+
+    def _tenants(self) -> list[Instance]:
+        return [one for one in self._of.values() if one.who is not None]
 
     def make(self, who: str | None) -> Instance:
         keeper = self._make_keeper(who)
@@ -130,15 +143,42 @@ class Instances:
                 if not await self._wait_for_release(deadline - self._clock.now()):
                     return None
                 continue
-            others = [one for one in self._of.values() if one.who is not None]
-            if len(others) + len(self._ending) < self._most:
+            left_s = deadline - self._clock.now()
+            if len(self) + len(self._ending) >= self._most:
+                self._end_idle(self._tenants())
+            elif who is None or self._has_room():
                 self.make(who).keeper.start()
                 continue
-            idle = [one for one in others if one.is_idle]
-            if idle:
-                self._end(min(idle, key=lambda one: one.used_at))
-            if not await self._wait_for_release(deadline - self._clock.now()):
+            elif left_s > LOOK_AGAIN_S:
+                await self._wait_for_release(LOOK_AGAIN_S)
+                continue
+            if not await self._wait_for_release(left_s):
                 return None
+
+    def _end_idle(self, among: Iterable[Instance]) -> None:
+        """The one that is idle longest, if any is."""
+        idle = [one for one in among if one.is_idle]
+        if idle:
+            self._end(min(idle, key=lambda one: one.used_at))
+
+    # The room that all servers share
+
+    def _has_room(self) -> bool:
+        try:
+            self._room.make_room()
+        except RoomFull:
+            return False
+        return True
+
+    def maybe_idle_since(self) -> float | None:
+        return min((one.used_at for one in self._settled() if one.is_idle), default=None)
+
+    def end_longest_idle(self) -> None:
+        self._end_idle(self._settled())
+
+    def _settled(self) -> list[Instance]:
+        before = self._clock.now() - SETTLED_S
+        return [one for one in self._tenants() if one.used_at <= before]
 
     async def _wait_for_release(self, seconds: float) -> bool:
         """Wait until a lease or a place may be free. Returns False after `seconds`."""
@@ -207,6 +247,7 @@ class Instances:
                 return
 
     async def stop(self) -> None:
+        self._room.leave(self)
         instances, self._of = list(self._of.values()), {}
         await asyncio.gather(*(self._stop(one) for one in instances), self._ending.finish())
 
