@@ -96,6 +96,14 @@ class ApprovalCounts(Struct, frozen=True, kw_only=True):
     channels: Annotated[dict[str, str], Meta(description="What is wrong with channels that notify operators.")]
 
 
+class SafetyCounts(Struct, frozen=True, kw_only=True):
+    """The safety loop."""
+
+    mode: Annotated[str, Meta(description="safety.mode of the configuration.")] = "disabled"
+    running: Annotated[int, Meta(description="Executions of agents under way.")] = 0
+    blocked: Annotated[int, Meta(description="Blocked agents.")] = 0
+
+
 class Status(Struct, frozen=True, kw_only=True):
     """The node as a whole."""
 
@@ -109,3 +117,4 @@ class Status(Struct, frozen=True, kw_only=True):
     calls: Annotated[CallCounts, Meta(description="What was called.")]
     gate: Annotated[GateCounts, Meta(description="What the gate holds.")]
     approvals: Annotated[ApprovalCounts, Meta(description="What waits for a decision.")]
+    safety: Annotated[SafetyCounts, Meta(description="Agents inside the safety loop.")] = SafetyCounts()

@@ -62,6 +62,7 @@ def make_operations(
             anchors=approvals.anchors,
             inbox=approvals.inbox,
             notifier=approvals.notifier,
+            safety=calls.safety.loop,
             parents=fronts.parents.status,
             reload=lambda: reload.status() if reload is not None else None,
         ),

@@ -15,6 +15,7 @@ from interlock.operator_api.status import (
     GateCounts,
     NodeFacts,
     Parent,
+    SafetyCounts,
     Status,
 )
 from interlock.protocol.oauth.resource import resource_of
@@ -31,6 +32,7 @@ from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.fronts.modern import ModernFront
 from interlock.runtime.fronts.sessions import Sessions
 from interlock.runtime.operations.links import LinkOperations
+from interlock.runtime.safety.loop import SafetyLoop
 from interlock.runtime.trust.anchors import Anchors
 
 
@@ -53,6 +55,7 @@ class NodeOperations:
         anchors: Anchors,
         inbox: Inbox,
         notifier: Notifier,
+        safety: SafetyLoop,
         parents: Callable[[], list[Parent]],
         reload: Callable[[], ConfigurationState | None],
     ) -> None:
@@ -74,6 +77,7 @@ class NodeOperations:
         self._anchors = anchors
         self._inbox = inbox
         self._notifier = notifier
+        self._safety = safety
         self._parents = parents
         self._reload = reload
 
@@ -120,6 +124,11 @@ class NodeOperations:
             ),
             gate=self._gate(),
             approvals=ApprovalCounts(waiting=self._inbox.waiting_count, channels=dict(self._notifier.trouble)),
+            safety=SafetyCounts(
+                mode=self._safety.plan.mode,
+                running=len(self._safety.executions.live()),
+                blocked=len(self._safety.blocks.all()),
+            ),
         )
 
     def configuration(self) -> EffectiveConfiguration:

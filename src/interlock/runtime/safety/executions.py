@@ -14,7 +14,6 @@ from interlock.protocol.aql.execution import TERMINAL, ExecutionStatus, may_move
 from interlock.protocol.aql.safety.directive import Metadata, Notification, NotificationType
 from interlock.protocol.aql.safety.evaluation import Evaluation
 from interlock.protocol.aql.safety.hint import Hint
-from interlock.protocol.mcp.eras import Era
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.safety.agents import AgentKey, agent_key
@@ -39,8 +38,8 @@ STDIO: Final = "stdio"
 def maybe_owner(caller: Caller) -> Owner | None:
     """Whose executions a request belongs to. None: it comes from nobody in particular (AQL-X-3)."""
     name = caller.principal.name
-    if caller.era is Era.LEGACY:
-        return name, id(caller)
+    if caller.calls is not None:  # of this session, which copies of the caller share
+        return name, id(caller.calls)
     if name != LOCAL and not caller.principal.stranger:
         return name, 0
     return (name, id(caller)) if caller.via == STDIO else None

@@ -67,6 +67,9 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     if status.approvals.waiting:
         waits = f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals"
         lines += [Text(line, style="yellow") for line in _wrapped_lines(waits, width)]
+    if status.safety.blocked:
+        blocked = f"{count(status.safety.blocked, 'agent')} blocked: interlock agents list"
+        lines += [Text(line, style="red") for line in _wrapped_lines(blocked, width)]
     for channel, trouble in status.approvals.channels.items():
         said = f"operators are not told by {one_line(channel)}: {one_line(trouble)}"
         lines += [Text(line, style="red") for line in _wrapped_lines(said, width)]
