@@ -79,7 +79,9 @@ ORDER = [
 POSITION = {f"interlock.{name}": position for position, name in enumerate(ORDER)}
 
 # What the protocol layer may import: values and computation, nothing that reaches out, waits, or knows the time.
-PURE = frozenset({"abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime"})
+PURE = frozenset(
+    {"abc", "array", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime"}
+)
 PURE |= {"decimal", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools"}
 PURE |= {"json", "math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse"}
 PURE |= {"interlock", "msgspec", "jsonschema_rs", "re2", "ruamel.yaml", "tomllib"}  # the last four fetch nothing here
@@ -110,9 +112,9 @@ NOTED_ON: dict[str, str] = {
     "output": "on_gone",
     "head": "caller decision",
     # what a client says of itself when it greets
-    "caller": "asker calls capabilities client hop log_level modern_capabilities seen view",
-    "session": "knows_tree",
-    "opened": "knows_tree",
+    "caller": "aql asker calls capabilities client front hop log_level modern_capabilities seen version view",
+    "session": "front knows_tree",
+    "opened": "knows_tree surface",
     # an execution of an agent is one record, which the safety loop keeps current
     "execution": "counted ended_because grants is_refused notices pause seen_at start_id steps",
     # a link's connection, offer and counters are its keeper's and dispatcher's

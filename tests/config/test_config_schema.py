@@ -33,9 +33,9 @@ from interlock.config.plan import (
 from interlock.config.schema import json_schema
 from interlock.config.sections import Key, Section, keys_of
 from interlock.config.server_entries import REACHES
-from interlock.config.starter import EXAMPLES, starter_toml
 from interlock.config.toml_text import toml_text
 from interlock.config.value_types import Choice, Flag, Record, Text
+from interlock.surface.cli.starter import EXAMPLES, starter_toml
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 PLANS: dict[str, type[msgspec.Struct]] = {

@@ -14,6 +14,7 @@ from interlock.config.location import At
 from interlock.config.plan import AuthPlan, NodePlan
 from interlock.config.problems import Findings, Problem, quoted_word
 from interlock.config.reader import Settings
+from interlock.protocol.aql.families import PROFILES
 from interlock.protocol.ax.names import (
     QUALIFIED_MAX,
     is_qualified,
@@ -37,10 +38,12 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     _anchors_apart(settings)
     _proof_asked_for(settings)
     _channels_can_be_reached(settings)
+    _aql_profile_is_known(settings)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _require_two_endpoints(settings, plan)
     _refuse_anonymous_from_outside(settings, plan, anonymous)
+    _refuse_lax_aql_from_outside(settings, plan)
     _warn_of_plain_http(settings, plan)
     _warn_of_proxied_loopback(settings, plan, anonymous)
     _require_public_url_for_issuers(settings, plan, auth)
@@ -111,6 +114,29 @@ def _channels_can_be_reached(settings: Settings) -> None:
                     f"'{key}' in [approvals] is not used without the channel '{channel}'",
                     f"add '{channel}' to channels",
                 )
+
+
+def _aql_profile_is_known(settings: Settings) -> None:
+    aql = settings.tables.get("aql", {})
+    profile, families = aql.get("profile", "crude"), aql.get("families", {})
+    at = settings.written.get(("aql", "profile"))
+    if at is not None and profile not in PROFILES and not families:
+        at.wrong(
+            f"'profile' in [aql] must be one of {', '.join(PROFILES)}, not {quoted_word(profile)}",
+            "or describe it in 'families'",
+        )
+    if at is not None and profile in PROFILES and families:
+        at.wrong(f"{quoted_word(profile)} is a profile that has its families", "give 'families' a name of their own")
+
+
+def _refuse_lax_aql_from_outside(settings: Settings, plan: NodePlan) -> None:
+    """AQL-4.6.2-1: development only."""
+    at = settings.written.get(("aql", "strict_mode"))
+    if at is not None and settings.tables.get("aql", {}).get("strict_mode") is False:
+        if not is_loopback(plan.listen.host):
+            at.wrong("'strict_mode' = false in [aql] is for development, and this node listens beyond this machine")
+        else:
+            at.warn("'strict_mode' = false in [aql] is for development", "leave it out")
 
 
 def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:

@@ -7,6 +7,7 @@ from typing import Final, get_args
 
 from interlock.config.addresses import Listen, Network, Origin, Url
 from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, Passkey, PublicKey
+from interlock.config.aql_keys import AQL, SAFETY
 from interlock.config.drivers_keys import DRIVERS
 from interlock.config.plan import (
     AccessRule,
@@ -34,7 +35,6 @@ from interlock.config.record_types import (
     TREE,
     UNITS,
 )
-from interlock.config.safety_keys import SAFETY
 from interlock.config.sections import Key, Section, keys_by_name, keys_of
 from interlock.config.server_keys import MESSAGE_SIZE, MONTH_S, SERVERS, TEXT, TOOL
 from interlock.config.value_types import (
@@ -162,6 +162,7 @@ _ACCESS = keys_of(
     Key(name="scope", example="read", help="The most a caller may do."),
     Key(name="tools", kind=_GLOBS, example=["files.read_*"], help="Tools (globs) the caller may use."),
     Key(name="names", example="qualified", help="Form of the tool names for these callers."),
+    Key(name="surface", example="aql", help="What /mcp shows these callers."),
     Key(
         name="authority",
         kind=AUTHORITY,
@@ -230,7 +231,11 @@ _ANCHOR = keys_of(
 
 _MCP = keys_of(
     McpPlan,
-    Key(name="surface", example="flat", help="What /mcp shows: flat lists every tool."),
+    Key(
+        name="surface",
+        example="auto",
+        help="What /mcp shows: every tool (flat), a few AQL endpoints (aql), one (aql-single), or by size (auto).",
+    ),
     Key(
         name="names",
         example="safe",
@@ -503,6 +508,7 @@ SECTIONS: Final = {
             help="Whose signatures are believed, and for what.",
         ),
         Section(name="mcp", shape="table", keys=_MCP, help="What MCP clients see."),
+        Section(name="aql", shape="table", keys=AQL, help="Operations behind a few endpoints (MCP-AQL)."),
         Section(name="ax", shape="table", keys=_AX, help="The tree."),
         Section(name="degraded", shape="table", keys=_DEGRADED, help="What happens to the tools of a lost subserver."),
         Section(name="gate", shape="table", keys=_GATE, help="What waits until a person agrees."),

@@ -21,7 +21,12 @@ KEY_PARTS_MAX: Final = 64  # tomllib's time grows with the square of the parts o
 PREFIX: Final = "INTERLOCK_"
 _NOT_SETTINGS: Final = frozenset(("CONFIG", "URL", "TOKEN"))  # read by the commands
 # Names that MCP-AQL gives to variables, and the keys they set.
-_OF_AQL: Final[dict[str, KeyPath]] = {"MCPAQL_SAFETY_LOOP": ("safety", "mode")}
+_OF_AQL: Final[dict[str, KeyPath]] = {
+    "MCPAQL_SAFETY_LOOP": ("safety", "mode"),
+    "MCP_AQL_ENDPOINT_MODE": ("aql", "mode"),
+    "MCP_AQL_ENDPOINT_PROFILE": ("aql", "profile"),
+    "MCP_AQL_TOOL_PREFIX": ("aql", "tool_prefix"),
+}
 _LONG_KEY = re.compile(
     rf"""(?<![\w-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{KEY_PARTS_MAX}}}""", re.ASCII
 )

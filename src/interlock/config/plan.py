@@ -8,6 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from interlock.protocol.aql.classification import Trust
+from interlock.protocol.aql.families import Mode as AqlMode
+from interlock.protocol.aql.limits import Limits as AqlLimits
 from interlock.protocol.aql.safety.policy import (
     AUTO_APPROVE,
     DENY,
@@ -16,6 +19,7 @@ from interlock.protocol.aql.safety.policy import (
     Mode,
     Tolerance,
 )
+from interlock.protocol.aql.tool_operations import OperationRule
 from interlock.protocol.ax.budget import KEYS, Limits
 
 
@@ -43,6 +47,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 Scope = Literal["read", "write", "admin"]
 NameForm = Literal["auto", "qualified", "safe"]
+Surface = Literal["flat", "auto", "aql", "aql-single"]
 
 
 class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +76,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope = "write"
     tools: tuple[str, ...] = ("*",)
     names: NameForm | None = None
+    surface: Surface | None = None  # of /mcp, for these callers
     authority: str | None = None  # what a registrant on this machine is known to speak for
     secure_by: str | None = None
     link_latency_ms: int = 0
@@ -89,7 +95,7 @@ class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
-    surface: Literal["flat"] = "flat"
+    surface: Surface = "flat"
     names: NameForm = "auto"
     meta_pass: Literal["vendor", "none"] = "vendor"  # noqa: S105
     latency_meta: bool = False
@@ -310,6 +316,41 @@ class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
     pin: bool = False  # a changed definition is withheld until an operator accepts it
     cost_units: int | None = None  # None: by its cost_class
     budget: Limits | None = None  # of each tool, over all callers
+    trust: Trust | None = None  # in what its server does (MCP-AQL); None: by where it comes from
+    aql: OperationRule | None = None
+
+
+class AqlTokenPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a confirmation token is good, in seconds, by the danger of its operation."""
+
+    destructive: int = 300
+    dangerous: int = 300
+    forbidden: int = 120
+
+
+class AqlDangerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    enforce: bool = True
+    skew_s: int = 0
+    token_s: AqlTokenPlan = AqlTokenPlan()
+
+
+class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """MCP-AQL: operations behind a few endpoints."""
+
+    mode: AqlMode = "semantic"
+    auto_tokens: int = 8000  # provisional: where discovery by search begins to cost less than the flat list
+    profile: str = "crude"
+    families: dict[str, tuple[str, ...]] = {}
+    tool_prefix: str = ""
+    execution_idle_s: float = 1800
+    execution_keep_s: float = 86_400
+    limits: AqlLimits = AqlLimits()
+    danger: AqlDangerPlan = AqlDangerPlan()
+    strict_mode: bool = True
+    batch: bool = True
+    field_selection: bool = True
+    omit_empty: bool = False
+    response_meta: bool = False
 
 
 class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -357,6 +398,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     access: tuple[AccessRule, ...] = ()
     anchors: tuple[AnchorPlan, ...] = ()
     mcp: McpPlan = McpPlan()
+    aql: AqlPlan = AqlPlan()
     ax: AxPlan = AxPlan()
     degraded: DegradedPlan = DegradedPlan()
     gate: GatePlan = GatePlan()

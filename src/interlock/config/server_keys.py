@@ -4,6 +4,7 @@ import enum
 from typing import Final, get_args
 
 from interlock.config.addresses import Url
+from interlock.config.aql_keys import OPERATION
 from interlock.config.plan import Dial, Share, ToolClass, ToolRule
 from interlock.config.record_types import AMOUNT, BUDGET, ENVIRONMENT, SERVER_AUTH
 from interlock.config.sections import Key, choices_of, keys_by_name, keys_of
@@ -274,6 +275,17 @@ TOOL: Final = (
             name="pin",
             example=True,
             help="Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
+        ),
+        Key(
+            name="trust",
+            example="certified",
+            help="How far the tool's server is trusted (MCP-AQL); a low trust denies dangerous operations.",
+        ),
+        Key(
+            name="aql",
+            kind=OPERATION,
+            example={"category": "READ"},
+            help="What is known of the tool's operation (MCP-AQL): name, category, family, danger and more.",
         ),
         unwritten=("capability",),
     )

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.protocol.aql.errors import Failure, invalid_encoding, invalid_value, too_large
+from interlock.protocol.aql.errors import Failure, invalid_encoding, too_large
 
 KEYS: Final[Mapping[str, str]] = {  # our setting -> its name in `_protocol.limits`
     "request_bytes": "max_request_size",
@@ -154,7 +154,3 @@ def _spelling(text: bytes, nul_allowed: bool) -> Failure | None:
         if high_ends >= 0:
             return invalid_encoding("request", token.start() + high_ends - 6)
     return None
-
-
-def duplicate_key(key: str, where: str) -> Failure:
-    return invalid_value(where, f"the key '{key[:100]}' stands twice in one object; send each key once")

@@ -206,6 +206,9 @@ class CallHold(Protocol):
     def identify(self, call: "Call") -> Fault | None:
         """Name exactly what is asked, so that an approval holds for nothing else; the fault where that cannot be."""
 
+    def acknowledge(self, call: "Call") -> Refuse | None:
+        """The refusal of a call that its own caller has to confirm first, where that is asked (MCP-AQL)."""
+
     def refusal(self, call: "Call") -> Refuse:
         """What the call is answered, where that is known without asking the store; else HELD."""
 

@@ -1,12 +1,13 @@
 """Who is calling: the principal behind a credential, and the caller a request comes from."""
 
+import copy
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import AccessRule, NameForm, Scope
+from interlock.config.plan import AccessRule, NameForm, Scope, Surface
 from interlock.protocol.ax.budget import Limits
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.messages import Request
@@ -22,6 +23,7 @@ class Principal(msgspec.Struct, frozen=True):
     scope: Scope = "write"
     tools: tuple[str, ...] = ("*",)
     names: NameForm | None = None
+    surface: Surface | None = None
     issuer: str | None = None  # the authorization server that vouches for it
     ceiling: Scope | None = None  # what another token of that server could raise `scope` to
     budget: Limits | None = None
@@ -36,7 +38,7 @@ def principal_for(
     for rule in rules:
         if any(fnmatchcase(known_as, pattern) for known_as in (name, *roles) for pattern in rule.who):
             granted: Scope = rule.scope if scope is None else min(rule.scope, scope, key=order.index)
-            return Principal(name, granted, rule.tools, rule.names, budget=rule.budget)
+            return Principal(name, granted, rule.tools, rule.names, rule.surface, budget=rule.budget)
     return Principal(name, scope or "write")
 
 
@@ -105,17 +107,20 @@ class Caller:
     __slots__ = (
         "_stamp",
         "_stamped_level",
+        "aql",
         "asker",
         "calls",
         "capabilities",
         "client",
         "era",
+        "front",
         "hop",
         "key",
         "log_level",
         "modern_capabilities",
         "principal",
         "seen",
+        "version",
         "via",
         "view",
     )
@@ -134,6 +139,9 @@ class Caller:
         self.capabilities: dict[str, Raw] = {}  # of a legacy client
         self.modern_capabilities = Raw(b"{}")  # the same, as a 2026-07-28 server reads them
         self.log_level: str | None = None
+        self.version = ""  # of a legacy client
+        self.aql: str | None = None  # the id of its session at the AQL surfaces, once it has one
+        self.front: Any = None  # the front of its era and surface, of a modern client
         self._stamp: Raw | None = None
         self._stamped_level: str | None = None
         self.seen: Any = None  # the namespace `view` belongs to
@@ -151,6 +159,12 @@ class Caller:
             self.stamp(meta)
             self._stamp, self._stamped_level = Raw(encode_value(meta)), self.log_level
         return self._stamp
+
+    def unasking(self) -> "Caller":
+        """The same client where nothing can be asked of it."""
+        caller = copy.copy(self)
+        caller.asker, caller.capabilities, caller.modern_capabilities = None, {}, Raw(b"{}")
+        return caller
 
     def act_as(self, principal: Principal) -> None:
         """The same client with another credential: what that one may do counts from now on."""

@@ -100,8 +100,10 @@ class Guard(Generic[R]):
         ):
             return Admitted(call, _KEY)
         refused = self.maybe_refusal(call, link, CheckNumber.COMMIT)
-        if refused is None and call.hold is not None and call.hold.is_waiting:
-            return HELD  # whatever its route carries
+        if refused is None and call.hold is not None:
+            if call.hold.is_waiting:
+                return HELD  # whatever its route carries
+            refused = call.hold.acknowledge(call)
         return Admitted(call, _KEY) if refused is None else refused
 
     def maybe_refusal(self, call: "Call", link: "CallLink", before: CheckNumber) -> Refuse | None:

@@ -21,7 +21,7 @@ from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import READING, Budgets
-from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.call import Call, CallHold
 from interlock.runtime.calls.caller import Caller, Sink
 from interlock.runtime.calls.check import CheckNumber
 from interlock.runtime.calls.guard import Guard
@@ -89,8 +89,9 @@ class Dispatch(Sender):
         headers: Mapping[bytes, bytes] | None = None,
         *,
         as_task: bool = False,
+        ack: CallHold | None = None,
     ) -> Call:
-        """`as_task`: a legacy client asks for a task."""
+        """`as_task`: a legacy client asks for a task. `ack`: what the caller itself has to confirm (MCP-AQL)."""
         way: Followed | None = None
         if caller.hop is not None:
             followed = caller.hop.follow(params, meta, params.get("name"))
@@ -154,6 +155,8 @@ class Dispatch(Sender):
             hold = call.hold = self._gate.hold(call, route, back)
             if back is not None and back.declined:
                 return self._take_back(call, hold, back)
+        elif ack is not None:
+            call.hold = ack
         params["name"] = route.wire_name
         return self.go(call, link)
 

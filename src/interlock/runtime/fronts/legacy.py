@@ -50,10 +50,10 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal, Sink, view_key
 from interlock.runtime.dispatch.client_tasks import AskedTasks
-from interlock.runtime.dispatch.dispatch import Dispatch, resource_not_found
+from interlock.runtime.dispatch.dispatch import resource_not_found
 from interlock.runtime.dispatch.task_methods import ABOUT, TaskMethods
-from interlock.runtime.fronts.lists import ListCache
-from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities, instructions
+from interlock.runtime.fronts.client_dispatch import ClientDispatch, ClientLists
+from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.log_level import Heard
@@ -64,8 +64,8 @@ EMPTY_RESULT: Final = b"{}"
 class LegacyFront:
     def __init__(
         self,
-        dispatch: Dispatch,
-        stock: ListCache,
+        dispatch: ClientDispatch,
+        stock: ClientLists,
         sessions: Sessions,
         audience: Audience,
         tasks: TaskMethods,
@@ -101,6 +101,8 @@ class LegacyFront:
         if session is None:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
         session.knows_tree = declares
+        session.front = self
+        caller.version = session.version
         return session
 
     def welcome(self, session: Session, request: Request, sink: Sink) -> None:
@@ -115,7 +117,7 @@ class LegacyFront:
                     upward=session.caller.hop is not None,
                 ),
                 "serverInfo": SERVER_INFO,
-                "instructions": instructions(view, session.caller.key.only),
+                "instructions": self._stock.introduction(view, session.caller.key.only),
             }
             sink.answer(encode_result(request.id, encode_value(result)))
             if not session.ended:

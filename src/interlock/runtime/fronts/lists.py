@@ -15,8 +15,8 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.caller import ViewKey
-from interlock.runtime.catalog.catalog import Catalog
-from interlock.runtime.fronts.server_info import SERVER_INFO
+from interlock.runtime.catalog.catalog import Catalog, View
+from interlock.runtime.fronts.server_info import SERVER_INFO, instructions
 from interlock.runtime.links.keeper import Keeper
 
 SETTLE_S: Final = 2.0  # after the start, lists wait this long for servers that are still connecting
@@ -25,7 +25,7 @@ LEAST_TTL_S: Final = 1.0  # a server that says its list is stale at once is not 
 KIND: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts"}
 
 _LISTS: Final = frozenset((LinkState.READY, LinkState.SLOW))
-_SERVER_META: Final = encode_value({META_SERVER: SERVER_INFO})
+SERVER_META: Final = encode_value({META_SERVER: SERVER_INFO})
 
 
 class ListCache:
@@ -61,8 +61,11 @@ class ListCache:
             more,
             self._ttl_ms(view.ttl_s),
             b"private" if view.private else b"public",
-            _SERVER_META,
+            SERVER_META,
         )
+
+    def introduction(self, view: View, only: str | None) -> str:
+        return instructions(view, only)
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:
         """Calls `then` as soon as the lists are fresh, at once or within a bound."""

@@ -43,10 +43,9 @@ from interlock.runtime.audience import Audience
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal, Sink, ViewKey, view_key
-from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.dispatch.task_methods import ABOUT, TaskMethods
-from interlock.runtime.fronts.lists import ListCache
-from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities, instructions
+from interlock.runtime.fronts.client_dispatch import ClientDispatch, ClientLists
+from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities
 from interlock.runtime.fronts.sessions import CHANGED
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
@@ -122,12 +121,20 @@ class Listener:
 
 
 class ModernFront:
-    def __init__(self, dispatch: Dispatch, stock: ListCache, audience: Audience, tasks: TaskMethods) -> None:
+    def __init__(
+        self,
+        dispatch: ClientDispatch,
+        stock: ClientLists,
+        audience: Audience,
+        tasks: TaskMethods,
+        listeners: set[Listener] | None = None,
+    ) -> None:
+        """`listeners`: those of another front, which this one shares."""
         self._dispatch = dispatch
         self._task_methods = tasks
         self._stock = stock
         self._audience = audience
-        self.listeners: set[Listener] = set()
+        self.listeners: set[Listener] = set() if listeners is None else listeners
         self._tasks = BackgroundTasks()
         self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
 
@@ -140,6 +147,7 @@ class ModernFront:
                 self._callers.clear()
             view = view_key(principal, only=only, names=names, declares_extension=False, via=via)
             caller = self._callers[key] = Caller(principal, Era.MODERN, via, view)
+            caller.front = self
         return caller
 
     def handle(
@@ -203,7 +211,7 @@ class ModernFront:
                 "resultType": "complete",
                 "supportedVersions": list(MODERN_VERSIONS),
                 "capabilities": capabilities(view, modern=True, upward=caller.hop is not None),
-                "instructions": instructions(view, caller.key.only),
+                "instructions": self._stock.introduction(view, caller.key.only),
                 "ttlMs": DISCOVER_TTL_MS,
                 "cacheScope": "private",
                 "_meta": {META_SERVER: SERVER_INFO},

@@ -38,6 +38,7 @@ from interlock.runtime.fronts.modern import ModernFront
 from interlock.runtime.fronts.request_head import NOT_FOUND, HeadDecision, HeadInspector, UrlTarget
 from interlock.runtime.fronts.sessions import Session
 from interlock.runtime.fronts.sse import SseStream
+from interlock.runtime.fronts.surfaces import Surfaces
 from interlock.runtime.fronts.trusted_proxies import TrustedProxies, source_of
 
 log = logging.getLogger("interlock.public")
@@ -79,6 +80,7 @@ class PublicEndpoint:
         tokens: Tokens,
         legacy: LegacyFront,
         modern: ModernFront,
+        surfaces: Surfaces,
         refusals: Refusals,
         bearers: Bearers | None,
         also_dismiss: Callable[[], None],
@@ -87,6 +89,7 @@ class PublicEndpoint:
         self._tokens = tokens
         self._legacy = legacy
         self._modern = modern
+        self._surfaces = surfaces
         self._refusals = refusals
         self.proxies = TrustedProxies(plan.node.trusted_proxies)
         self.max_body_bytes = plan.limits.message_bytes
@@ -278,10 +281,11 @@ class PublicEndpoint:
                 return
         caller = head.caller
         if caller is None or caller.principal is not principal:
-            caller = head.caller = self._modern.caller(principal, "http", endpoint.only, endpoint.names)
+            chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+            caller = head.caller = chosen.fronts.modern.caller(principal, "http", endpoint.only, endpoint.names)
         if principal.ceiling is not None and self._is_beyond(caller, request.method, request.params, exchange):
             return
-        running = self._modern.handle(caller, request, exchange, head.headers, endpoint.names)
+        running = caller.front.handle(caller, request, exchange, head.headers, endpoint.names)
         if exchange.ended:
             return
         if isinstance(running, Call):
@@ -320,7 +324,7 @@ class PublicEndpoint:
             session = self._session_of(exchange, principal)
             if session is not None:
                 exchange.session = session
-                call = self._legacy.request(session, *plain, exchange)
+                call = session.front.request(session, *plain, exchange)
                 if not exchange.ended:
                     exchange.running = call
             return
@@ -330,15 +334,17 @@ class PublicEndpoint:
             if H_SESSION not in exchange.head.headers or not is_batch(exchange.body):
                 exchange.answer(encode_fault(error.message_id, error.fault), 400)
             elif (session := self._session_of(exchange, principal)) is not None:
-                serve_batch(self._legacy, session, exchange, error)
+                serve_batch(session.front, session, exchange, error)
             return
         if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.head.headers:
-            opened = self._legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
+            chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+            opened = chosen.fronts.legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
             if isinstance(opened, Fault):
                 exchange.answer(encode_fault(message.id, opened), 503 if opened.code == UNAVAILABLE else 400)
                 return
             exchange.extra += b"mcp-session-id: %b\r\n" % opened.id.encode()
-            self._legacy.welcome(opened, message, exchange)
+            opened.surface = f"{chosen.fronts.name} ({chosen.why})"
+            opened.front.welcome(opened, message, exchange)
             return
         session = self._session_of(exchange, principal)
         if session is None:
@@ -349,7 +355,7 @@ class PublicEndpoint:
                 if self._is_beyond(session.caller, message.method, params, exchange):
                     return
             exchange.session = session
-            call = self._legacy.handle(session, message, exchange)
+            call = session.front.handle(session, message, exchange)
             if not exchange.ended:
                 exchange.running = call
         elif type(message) is Response and not session.take_answer(message):
@@ -357,7 +363,7 @@ class PublicEndpoint:
             exchange.answer(encode_fault(message.id, fault), 400)
         else:
             if type(message) is Notification:
-                self._legacy.handle(session, message, exchange)
+                session.front.handle(session, message, exchange)
             exchange.reply(202)
 
     def _session_of(self, exchange: Exchange, principal: Principal) -> Session | None:
@@ -383,7 +389,9 @@ class PublicEndpoint:
     # HTTP+SSE (2024-11-05)
 
     def _sse(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
-        stream = SseStream(self._legacy, exchange, endpoint, principal, self._sse_gone)
+        chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+        said = f"{chosen.fronts.name} ({chosen.why})"
+        stream = SseStream(chosen.fronts.legacy, exchange, endpoint, principal, self._sse_gone, said)
         self.sse_streams[stream.id] = stream
         exchange.on_gone = stream.on_lost
         exchange.open_stream()

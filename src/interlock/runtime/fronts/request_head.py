@@ -23,6 +23,7 @@ class UrlTarget(msgspec.Struct, frozen=True):
     only: str | None = None
     names: NameForm = "auto"
     session: str | None = None
+    surface: str | None = None  # None: what the caller's rule or [mcp] says
 
 
 class HeadDecision(msgspec.Struct, frozen=True):
@@ -121,13 +122,16 @@ def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> UrlTarge
     if head == "messages" and not rest:
         return UrlTarget("messages", session=query.get("session", [""])[0])
     if head in ("mcp", "sse"):
-        if not rest or rest == ["flat"]:
+        if not rest:
             return UrlTarget(head, names=form)
+        if len(rest) == 1 and rest[0] in SURFACES:
+            return UrlTarget(head, names=form, surface=rest[0])
         if len(rest) == 2 and rest[0] == "only" and rest[1] in segments:
             return UrlTarget(head, only=rest[1], names=form)
     return None
 
 
+SURFACES: Final = frozenset({"flat", "aql", "aql-single"})
 _ALLOWED: Final = {"mcp": b"GET, POST, DELETE", "sse": b"GET", "messages": b"POST"}
 _ONCE: Final = frozenset((b"host", b"origin", b"authorization", b"content-type", b"mcp-session-id"))
 _BAD_HEADERS: Final = Refusal(400, "bad_headers", "Host must be sent, and headers that decide must be sent once")

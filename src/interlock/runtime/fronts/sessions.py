@@ -6,7 +6,7 @@ requests pass through it under ids of our own.
 
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Raw
 
@@ -50,6 +50,8 @@ class Session:
         self.last_seen = now
         self.ended = False
         self.knows_tree = False  # it declared our extension
+        self.front: Any = None  # the LegacyFront that serves it
+        self.surface = ""  # which surface it got, and why
         self.streams: list[Sink] = []  # where it can be told things that belong to no call; the newest is used
         self._asks: dict[bytes, tuple[Asked, bytes, Sink | None]] = {}
         self._next_ask = 0

@@ -25,7 +25,10 @@ class SseStream:
         endpoint: UrlTarget,
         principal: Principal,
         on_gone: Callable[["SseStream"], None],
+        surface: str = "",
     ) -> None:
+        """`surface`: which one the client gets, and why."""
+        self._surface = surface
         self.id = secrets.token_urlsafe(24)
         self.exchange = exchange
         self.principal = principal
@@ -65,6 +68,7 @@ class SseStream:
                 self.answer(encode_fault(message.id, opened))
                 return
             self._session = opened
+            opened.surface = self._surface
             opened.attach(self)
             front.welcome(opened, message, self)
             return

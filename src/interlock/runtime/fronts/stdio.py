@@ -46,7 +46,10 @@ class LineFront:
         only: str | None,
         names: NameForm,
         max_bytes: int,
+        surface: str = "",
     ) -> None:
+        """`surface`: which one the client gets, and why."""
+        self._surface = surface
         self._principal = principal
         self._legacy = legacy
         self._modern = modern
@@ -153,6 +156,7 @@ class LineFront:
             self.emit(encode_fault(request.id, opened))
             return
         self._session = opened
+        opened.surface = self._surface
         opened.attach(self)
         self._legacy.welcome(opened, request, self)
 

@@ -19,7 +19,7 @@ _GREETING_BYTES_MAX: Final = 256
 class BridgedClient(asyncio.Protocol):
     """The node's end: one desktop client behind a bridge."""
 
-    def __init__(self, front: Callable[[str | None], LineFront], clients: set["BridgedClient"]) -> None:
+    def __init__(self, front: Callable[[str | None, str | None], LineFront], clients: set["BridgedClient"]) -> None:
         self._make = front
         self._clients = clients
         self._front: LineFront | None = None
@@ -38,8 +38,8 @@ class BridgedClient(asyncio.Protocol):
             if not line.startswith(_GREETING):
                 self.transport.abort()
                 return
-            only = line.removeprefix(_GREETING).decode("latin-1").strip()
-            self._front = self._make(only or None)
+            only, _, surface = line.removeprefix(_GREETING).decode("latin-1").strip("\r\n").partition(" ")
+            self._front = self._make(only or None, surface.strip() or None)
             self._front.connect(self.transport)
             data = rest
         if data:
@@ -53,7 +53,7 @@ class BridgedClient(asyncio.Protocol):
             self._front.end()
 
 
-async def bridge(path: Path, only: str | None) -> bool:
+async def bridge(path: Path, only: str | None, surface: str | None = None) -> bool:
     """Pump until the client or the node ends. True when the client ended it."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[bool] = loop.create_future()
@@ -64,7 +64,7 @@ async def bridge(path: Path, only: str | None) -> bool:
 
     stdout = await open_output()
     node, _ = await loop.create_unix_connection(lambda: _Pump(stdout, lambda: end(False)), str(path))
-    node.write(_GREETING + (only or "").encode() + b"\n")
+    node.write(_GREETING + f"{only or ''} {surface or ''}".rstrip(" ").encode() + b"\n")
     stdin = await open_input(_Pump(node, lambda: end(True)))
     try:
         return await ended

@@ -68,6 +68,9 @@ class GateHold(msgspec.Struct, eq=False):
     def identify(self, call: Call) -> Fault | None:
         return None if self.is_named else self.gate.identify(call, self)
 
+    def acknowledge(self, call: Call) -> Refuse | None:
+        return None  # a person agrees, or none is asked here
+
     def refusal(self, call: Call) -> Refuse:
         return self.gate.refusal(call, self)
 

@@ -6,6 +6,8 @@ from interlock.config.plan import Plan
 from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.runtime.approvals.decisions import DecisionService, DriverDecisions
 from interlock.runtime.approvals.views import ApprovalViews
+from interlock.runtime.aql.adapter import AqlAdapter
+from interlock.runtime.aql.native_operations import NativeOperations
 from interlock.runtime.audience import Audience
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.budgets import Budgets, is_limited
@@ -41,6 +43,8 @@ class CallParts(msgspec.Struct, frozen=True, kw_only=True):
     safety: SafetyParts
     agent_check: AgentCheck
     link_events: NodeLinkEvents
+    native_operations: NativeOperations
+    aql: AqlAdapter
 
 
 def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) -> CallParts:
@@ -108,6 +112,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         latency_meta=plan.mcp.latency_meta,
     )
     client_tasks = AskedTasks()
+    native = NativeOperations()
     task_updates = TaskNews(dispatch.tasks, client_tasks)
     return CallParts(
         keepers=keepers,
@@ -141,4 +146,6 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             clock,
             keeps_degraded=plan.degraded.enabled,
         ),
+        native_operations=native,
+        aql=AqlAdapter(stores.current, catalog, native, stores.recorder, clock),
     )

@@ -6,6 +6,7 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.protocol.oauth.resource import resource_of
+from interlock.runtime.aql.surface import AqlSurface
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.calls.caller import principal_for
 from interlock.runtime.dispatch.task_methods import TaskMethods
@@ -16,6 +17,7 @@ from interlock.runtime.fronts.modern import ModernFront
 from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront
+from interlock.runtime.fronts.surfaces import AqlLists, FrontPair, ServedSurface, Surfaces
 from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.link_parts import LinkParts
 from interlock.runtime.node.store_parts import StoreParts
@@ -30,20 +32,23 @@ if TYPE_CHECKING:
 class LineFronts:
     """Makes the front of a client that speaks over lines: standard input, or the socket beside it."""
 
-    def __init__(self, current: CurrentPlan, legacy: LegacyFront, modern: ModernFront) -> None:
+    def __init__(self, current: CurrentPlan, surfaces: Surfaces) -> None:
         self._current = current
-        self._legacy = legacy
-        self._modern = modern
+        self._surfaces = surfaces
 
-    def make(self, only: str | None) -> LineFront:
+    def make(self, only: str | None, surface: str | None = None) -> LineFront:
+        """`surface`: the one that is asked for."""
         plan = self._current.plan
+        principal = principal_for("local", None, plan.access)
+        chosen = self._surfaces.choose(surface, principal, only)
         return LineFront(
-            self._legacy,
-            self._modern,
-            principal_for("local", None, plan.access),
+            chosen.fronts.legacy,
+            chosen.fronts.modern,
+            principal,
             only=only,
             names=plan.mcp.names,
             max_bytes=plan.limits.message_bytes,
+            surface=f"{chosen.fronts.name} ({chosen.why})",
         )
 
 
@@ -64,6 +69,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
     clock, tokens, refusals = stores.clock, stores.tokens, stores.refusals
 
     def on_session_ended(session: Session) -> None:
+        calls.aql.end_session(session.caller)
         calls.audience.leave(session)
         calls.client_tasks.forget(session.caller)
         links.servers.end_session(session.caller)
@@ -73,6 +79,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
     tasks = TaskMethods(calls.dispatch, calls.task_updates, calls.keepers, clock)
     legacy = LegacyFront(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks)
     modern = ModernFront(calls.dispatch, lists, calls.audience, tasks)
+    surfaces = _surfaces(calls, stores, lists, sessions, tasks, FrontPair("flat", legacy, modern))
     subservers = AxEndpoint(plan, tokens, links.registrar, refusals, _certificates(plan, stores)) if listen else None
 
     def is_welcome(guest: RegistrantIdentity) -> bool:
@@ -92,11 +99,12 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
             tokens,
             legacy,
             modern,
+            surfaces,
             refusals,
             bearers,
             also_dismiss=lambda: links.registrar.dismiss_unwelcome(is_welcome),
         ),
-        lines=LineFronts(stores.current, legacy, modern),
+        lines=LineFronts(stores.current, surfaces),
         parents=ParentService(
             plan,
             registrar=links.registrar,
@@ -109,6 +117,23 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
             budgets=calls.budgets,
         ),
     )
+
+
+def _surfaces(
+    calls: CallParts, stores: StoreParts, lists: ListCache, sessions: Sessions, tasks: TaskMethods, flat: FrontPair
+) -> Surfaces:
+    def pair(name: ServedSurface, surface: AqlSurface) -> FrontPair:
+        own = AqlLists(lists, surface)
+        return FrontPair(
+            name,
+            LegacyFront(surface, own, sessions, calls.audience, tasks, calls.client_tasks),
+            ModernFront(surface, own, calls.audience, tasks, flat.modern.listeners),
+        )
+
+    mode = stores.current.plan.aql.mode
+    aql = AqlSurface(calls.dispatch, calls.aql, mode)
+    single = AqlSurface(calls.dispatch, calls.aql, "single")
+    return Surfaces(flat, pair("aql", aql), pair("aql-single", single), stores.current, calls.catalog)
 
 
 def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":

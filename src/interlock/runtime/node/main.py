@@ -29,13 +29,14 @@ def serve(
     *,
     stdio: bool,
     only: str | None,
+    surface: str | None = None,
     on_ready: Callable[[Status], None],
     operator_app: OperatorApp,
 ) -> None:
     """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks. `read`: when the files change."""
     descriptors.raise_limit()
     runner = _loop_runner()
-    runner(_run(loaded, read, stdio=stdio, only=only, on_ready=on_ready, operator_app=operator_app))
+    runner(_run(loaded, read, stdio=stdio, only=only, surface=surface, on_ready=on_ready, operator_app=operator_app))
 
 
 def _tune_collector() -> None:
@@ -59,6 +60,7 @@ async def _run(
     *,
     stdio: bool,
     only: str | None,
+    surface: str | None = None,
     on_ready: Callable[[Status], None],
     operator_app: OperatorApp,
 ) -> None:
@@ -66,7 +68,7 @@ async def _run(
     plan = loaded.plan
     socket_path = plan.data / "run" / SOCKET
     if stdio and answers(str(socket_path)):
-        if not await bridge(socket_path, only):
+        if not await bridge(socket_path, only, surface):
             raise NodeGone("the node this client was connected to has stopped")
         return
     stopping = asyncio.Event()
@@ -76,7 +78,7 @@ async def _run(
     try:
         await node.open()
         ends = [loop.create_task(stopping.wait())]
-        front = node.fronts.lines.make(only) if stdio else None
+        front = node.fronts.lines.make(only, surface) if stdio else None
         reader = await stdio_front(front) if front is not None else None
         if front is not None:
             ends.append(loop.create_task(front.done.wait()))

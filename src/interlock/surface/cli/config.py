@@ -9,27 +9,33 @@ from typing import TYPE_CHECKING, Final
 from interlock.surface.cli.terminal.errors import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from interlock.config.load import Loaded, Problem
     from interlock.surface.cli.command import Invocation
 
 _DATA: Final = re.compile(r"""^data\s*=\s*["'](.+?)["']""", re.MULTILINE)
 
 
-def read_configuration(invocation: "Invocation", *, starting: bool = True) -> "Loaded":
+def read_configuration(
+    invocation: "Invocation", *, starting: bool = True, set_by_flags: "Mapping[str, str] | None" = None
+) -> "Loaded":
     """Raises ConfigInvalid."""
     from interlock.config.load import load
 
     path = Path(invocation.config) if invocation.config else None
-    flags = {"data": invocation.data} if invocation.data else {}
+    flags = {**(set_by_flags or {}), **({"data": invocation.data} if invocation.data else {})}
     return load(path, os.environ, flags, starting=starting)
 
 
-def load_configuration(invocation: "Invocation", *, starting: bool) -> "Loaded":
+def load_configuration(
+    invocation: "Invocation", *, starting: bool, set_by_flags: "Mapping[str, str] | None" = None
+) -> "Loaded":
     """Raises Refused, with the first problem and how many more there are."""
     from interlock.config.load import ConfigInvalid
 
     try:
-        return read_configuration(invocation, starting=starting)
+        return read_configuration(invocation, starting=starting, set_by_flags=set_by_flags)
     except ConfigInvalid as invalid:
         first, *rest = invalid.problems
         more = f" (and {len(rest)} more)" if rest else ""

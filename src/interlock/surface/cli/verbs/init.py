@@ -48,7 +48,7 @@ def init(
     the file, the second run adds the passkey to it.
     """
     from interlock.config.load import FILE_NAME
-    from interlock.config.starter import starter_toml
+    from interlock.surface.cli.starter import starter_toml
     from interlock.surface.cli.verbs.init_key import OwnKey, add_passkey, add_to, maybe_own_key
 
     variable = None if invocation.config else os.environ.get("INTERLOCK_CONFIG")

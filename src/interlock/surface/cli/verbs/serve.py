@@ -32,13 +32,18 @@ def serve(
     only: Annotated[
         str | None, typer.Option("--only", metavar="SEGMENT", help="Only this server, its names without the prefix.")
     ] = None,
+    surface: Annotated[
+        str | None,
+        typer.Option("--surface", metavar="SURFACE", help="What clients see: flat, auto, aql or aql-single."),
+    ] = None,
 ) -> None:
     """Run the node and print how to connect a client."""
     if invocation.url:
         raise BadUsage("usage", "serve runs a node here and takes no --url")
     from interlock.surface.cli.config import load_configuration, read_configuration
 
-    loaded = load_configuration(invocation, starting=True)
+    by_flags = {"mcp.surface": surface} if surface is not None else {}
+    loaded = load_configuration(invocation, starting=True, set_by_flags=by_flags)
     plan = loaded.plan
     _warn(invocation, loaded.warnings)
     if only is not None:
@@ -60,9 +65,10 @@ def serve(
     try:
         run_node(
             loaded,
-            lambda: read_configuration(invocation, starting=True),
+            lambda: read_configuration(invocation, starting=True, set_by_flags=by_flags),
             stdio=stdio,
             only=only,
+            surface=surface,
             on_ready=on_ready,
             operator_app=lambda operations, who, own: operator_app(operations, authenticate=who, own=own),
         )

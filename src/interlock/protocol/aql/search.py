@@ -1,0 +1,120 @@
+"""Search by words over operations or tools: BM25 with field weights (BM25F), in memory, with no network.
+
+A document is some fields of text, each with a weight: a word in the name counts more than one in the description. The
+index keeps one posting per word and document with its whole weight, so that a query is a sum over its words. Rare
+words choose the candidates; a word that nearly all have only orders them. Equal scores keep the order of the documents.
+"""
+
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
+from math import log
+from typing import Final
+
+K1: Final = 1.2
+B: Final = 0.6  # how much a long text is held against it
+NAME_WEIGHT: Final = 3.0
+PARAMETER_WEIGHT: Final = 0.6
+TEXT_WEIGHT: Final = 1.0
+TEXT_CHARS_MAX: Final = 1000  # of a description
+WORDS_MAX: Final = 16  # of a query
+COMMON_MIN: Final = 4000  # documents with a word, above which it only orders candidates that another word found
+
+_WORD: Final = re.compile(r"[a-z]+|[0-9]+|[^\W\d_]+")
+_BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_STOP: Final = frozenset(
+    [
+        *("a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "in", "is", "it", "its", "of", "on", "or"),
+        *("that", "the", "this", "to", "with"),
+    ]
+)
+_SYNONYMS: Final[Mapping[str, str]] = {"remove": "delete", "erase": "delete", "fetch": "get", "find": "search"}
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words without plural endings and the commonest ones."""
+    found = []
+    for word in _WORD.findall(_BORDER.sub(" ", text).lower()):
+        if word in _STOP:
+            continue
+        if len(word) > 3 and word[-1] == "s" and word[-2] not in "su":
+            word = word[:-3] + "y" if word.endswith("ies") and len(word) > 4 else word[:-1]
+        found.append(word)
+    return found
+
+
+def term_weights(name: str, text: str, parameters: Iterable[str] = ()) -> dict[str, float]:
+    """The words of one document with what each counts for, before its length is held against it."""
+    weights: dict[str, float] = {}
+    for field, weight in (
+        (name, NAME_WEIGHT),
+        (text[:TEXT_CHARS_MAX], TEXT_WEIGHT),
+        (" ".join(parameters), PARAMETER_WEIGHT),
+    ):
+        for word in words(field):
+            weights[word] = weights.get(word, 0.0) + weight
+    return weights
+
+
+class SearchIndex:
+    """Immutable once made. Documents are known by their place in the sequence given."""
+
+    def __init__(self, documents: Sequence[Mapping[str, float]]) -> None:
+        total = sum(sum(one.values()) for one in documents)
+        average = total / len(documents) if documents and total else 1.0
+        places: dict[str, array[int]] = {}
+        shares: dict[str, array[float]] = {}
+        for place, weights in enumerate(documents):
+            drag = K1 * (1 - B + B * sum(weights.values()) / average)
+            for word, weight in weights.items():
+                if word not in places:
+                    places[word], shares[word] = array("i"), array("d")
+                places[word].append(place)
+                shares[word].append(weight * (K1 + 1) / (weight + drag))
+        count = len(documents)
+        self._places = places
+        self._shares = shares
+        self._rarity = {
+            word: log(1 + (count - len(found) + 0.5) / (len(found) + 0.5)) for word, found in places.items()
+        }
+
+    def search(self, text: str, most: int) -> list[int]:
+        """The places of the documents that fit best, best first."""
+        asked = list(dict.fromkeys(words(text[:TEXT_CHARS_MAX])))[:WORDS_MAX]
+        asked += [_SYNONYMS[word] for word in asked if word in _SYNONYMS and _SYNONYMS[word] not in asked]
+        terms = [term for word in asked for term in self._terms(word)]
+        terms.sort(key=lambda word: len(self._places[word]))
+        scores: dict[int, float] = {}
+        for word in terms:
+            places, shares, rarity = self._places[word], self._shares[word], self._rarity[word]
+            if len(places) > COMMON_MIN and scores:
+                found = dict(zip(places, shares, strict=True)) if len(scores) > 500 else None
+                for place in scores:
+                    share = found.get(place) if found is not None else _share(places, shares, place)
+                    if share is not None:
+                        scores[place] += share * rarity
+            elif scores:
+                get = scores.get
+                for place, share in zip(places, shares, strict=True):
+                    scores[place] = get(place, 0.0) + share * rarity
+            else:
+                scores = {place: share * rarity for place, share in zip(places, shares, strict=True)}
+        return nsmallest(most, scores, key=lambda place: (-scores[place], place))
+
+    def _terms(self, word: str) -> list[str]:
+        """The word itself; where no document has it, a few that begin with it."""
+        if word in self._places:
+            return [word]
+        return sorted(each for each in self._places if each.startswith(word))[:5] if len(word) > 2 else []
+
+
+def _share(places: "array[int]", shares: "array[float]", place: int) -> float | None:
+    low, high = 0, len(places)
+    while low < high:
+        middle = (low + high) // 2
+        if places[middle] < place:
+            low = middle + 1
+        else:
+            high = middle
+    return shares[low] if low < len(places) and places[low] == place else None

@@ -1,0 +1,55 @@
+"""Names of aggregated tools and their properties as operations and parameters (C.map-1, -2, -4)."""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+_BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_OUTSIDE: Final = re.compile(r"[^a-z0-9_]+")
+_OPERATION_DIGITS: Final = 8
+_PARAMETER_DIGITS: Final = 4
+
+
+def snake(segment: str) -> str:
+    """One segment: camelCase and acronym borders become `_`, case is lowered, other characters become one `_`."""
+    return _OUTSIDE.sub("_", _BORDER.sub("_", segment).lower())
+
+
+def operation_name(qualified: str) -> str:
+    name = "__".join(snake(segment) for segment in qualified.split("."))
+    return name if "a" <= name[:1] <= "z" else f"op_{name}"
+
+
+def suffixed(name: str, qualified: str, digits: int = _OPERATION_DIGITS) -> str:
+    return f"{name}_x{hashlib.sha256(qualified.encode()).hexdigest()[:digits]}"
+
+
+def parameter_name(original: str) -> str:
+    """Leading underscores go, because underscore names are exempt from checking (4.6.1)."""
+    name = snake(original).lstrip("_")
+    return name if "a" <= name[:1] <= "z" else f"op_{name}"
+
+
+def parameter_names(originals: Sequence[str]) -> list[str]:
+    """In the order of the originals; where two have one name, both are suffixed."""
+    plain = [parameter_name(original) for original in originals]
+    doubled = {name for name, count in Counter(plain).items() if count > 1}
+    return [
+        suffixed(name, original, _PARAMETER_DIGITS) if name in doubled else name
+        for name, original in zip(plain, originals, strict=True)
+    ]
+
+
+def type_name(*parts: str) -> str:
+    """A type's name from an operation's and its parameters': fs__read_file, options -> FsReadFileOptions."""
+    return "".join(word[:1].upper() + word[1:] for part in parts for word in snake(part).split("_") if word) or "Type"
+
+
+def settle_operation_names(qualified: Iterable[str], taken: frozenset[str]) -> dict[str, str]:
+    """Qualified name -> operation name. Where several tools give one name, or it is taken, all of them are suffixed and
+    the bare name names none: a newcomer must not capture calls meant for another server (C.map-2)."""
+    plain = {name: operation_name(name) for name in qualified}
+    counts = Counter(plain.values())
+    return {name: suffixed(made, name) if counts[made] > 1 or made in taken else made for name, made in plain.items()}

@@ -1,0 +1,68 @@
+"""The caller's own confirmation of a dangerous operation (approval kind `ack`), as a hold of its call.
+
+The guard asks it last, after budget and gate: without a token the call is refused with one; with a good one the token
+is used before the call is sent. A call that a person has to agree to is confirmed there, and has none of this.
+"""
+
+from typing import Final
+
+from interlock.protocol.aql.errors import Failure, confirmation_required
+from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.runtime.aql.operation_index import Entry
+from interlock.runtime.aql.tokens import ConfirmationTokens
+from interlock.runtime.calls.call import Call, Outcome
+from interlock.runtime.calls.check import CheckNumber, Refuse, Release
+
+_REFUSED: Final = Refuse(CheckNumber.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"}))
+
+
+class Acknowledgement:
+    """A `CallHold` that waits for nobody."""
+
+    is_waiting = False
+
+    def __init__(
+        self, tokens: ConfirmationTokens, entry: Entry, owner: str, principal: str, digest: str, token: str | None
+    ) -> None:
+        self._tokens = tokens
+        self._entry = entry
+        self._owner = owner
+        self._principal = principal
+        self._digest = digest
+        self._token = token
+        self._is_given = False
+        self.failure: Failure | None = None
+
+    def acknowledge(self, call: Call | None = None) -> Refuse | None:
+        """Once: a call that waits for its server is asked about again."""
+        if self._is_given:
+            return None
+        name, danger = self._entry.name, self._entry.danger
+        if self._token is not None:
+            self.failure = self._tokens.redeem(self._token, self._owner, self._principal, name, self._digest)
+            self._is_given = self.failure is None
+            return None if self._is_given else _REFUSED
+        token, expires_at = self._tokens.issue(self._owner, self._principal, name, self._digest, danger.level)
+        declared = self._entry.operation.confirmation_message
+        message = declared or f"'{name}' is {danger.level.word}. Send the same call again with this token to run it."
+        self.failure = confirmation_required(
+            name, danger.level.word, token=token, expires_at=expires_at, message=message, reasons=danger.reasons
+        )
+        return _REFUSED
+
+    # A CallHold
+
+    def identify(self, call: Call) -> Fault | None:
+        return None
+
+    def refusal(self, call: Call) -> Refuse:
+        return _REFUSED
+
+    async def approval(self, call: Call) -> Release | Refuse:
+        return _REFUSED
+
+    def on_sent(self, call: Call) -> None:
+        pass
+
+    def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
+        return message

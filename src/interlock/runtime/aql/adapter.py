@@ -1,0 +1,190 @@
+"""The automatic adapter: the namespace as operations, for every caller by its own view.
+
+One per node. Holds what all AQL surfaces share: native operations, names, entries, tokens, and the plan as it is now.
+"""
+
+import logging
+import secrets
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from interlock.config.plan import Plan
+from interlock.protocol.aql.families import PROFILES, Endpoints, Mode, Profile, custom_profile
+from interlock.protocol.aql.model import SPEC_VERSION, TypeDeclaration
+from interlock.protocol.aql.protocol_types import protocol_types
+from interlock.runtime.aql.lifting import LiftedServers
+from interlock.runtime.aql.native_operations import NativeOperations
+from interlock.runtime.aql.operation_index import INTROSPECTION, Entry, OperationIndex, OperationNames
+from interlock.runtime.aql.tokens import ConfirmationTokens
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.calls.caller import Caller, ViewKey
+from interlock.runtime.catalog.catalog import Catalog, Namespace
+from interlock.runtime.catalog.routes import Route
+
+log = logging.getLogger("interlock.aql")
+
+INDEXES_MAX: Final = 64
+ENTRIES_SPARE: Final = 1000
+
+SafetyMode = Callable[[], str]
+
+
+class AqlAdapter:
+    def __init__(
+        self, current: CurrentPlan, catalog: Catalog, native: NativeOperations, recorder: Recorder, clock: Clock
+    ) -> None:
+        self._current = current
+        self._catalog = catalog
+        self._native = native
+        self.recorder = recorder
+        self.clock = clock
+        self.tokens = ConfirmationTokens(clock, recorder, current.plan.aql.danger)
+        self.lifted = LiftedServers(self.forget_indexes)
+        self.more_protocol: dict[str, Callable[[], Any]] = {}  # members of `_protocol` that other parts answer for
+        self.more_types: list[TypeDeclaration] = []
+        self._made: dict[str, str] = {}
+        self._entries: dict[tuple[Route, str], Entry] = {}
+        self._names: tuple[Namespace, int, OperationNames] | None = None
+        self._indexes: dict[ViewKey, tuple[Namespace, int, OperationIndex]] = {}
+        self._plan = current.plan
+
+    @property
+    def plan(self) -> Plan:
+        return self._current.plan
+
+    def _refresh_plan(self) -> None:
+        plan = self._current.plan
+        if plan is not self._plan:
+            self._plan = plan
+            self._entries.clear()
+            self._names = None
+            self._indexes.clear()
+            self.tokens.replan(plan.aql.danger)
+
+    def forget_indexes(self) -> None:
+        self._names = None
+        self._indexes.clear()
+
+    # Operations
+
+    def names(self) -> OperationNames:
+        namespace = self._catalog.namespace
+        kept = self._names
+        if kept is None or kept[0] is not namespace or kept[1] != self._native.version:
+            if len(self._made) > 2 * sum(len(items.tools) for items in namespace.link_items) + ENTRIES_SPARE:
+                self._made.clear()
+            found = OperationNames(namespace, self._native, self._plan, self._made)
+            kept = self._names = (namespace, self._native.version, found)
+        return kept[2]
+
+    def index(self, caller: Caller) -> OperationIndex:
+        self._refresh_plan()
+        namespace = self._catalog.namespace
+        kept = self._indexes.get(caller.key)
+        if kept is None or kept[0] is not namespace or kept[1] != self._native.version:
+            if len(self._indexes) > INDEXES_MAX:
+                self._indexes.clear()
+            kept = self._indexes[caller.key] = (namespace, self._native.version, self._make(namespace, caller))
+        return kept[2]
+
+    def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
+        names = self.names()
+        routes = namespace.view(caller.key).tool_routes
+        entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
+        entries += [
+            Entry(one.declaration.name, native=one, plan=self._plan) for one in self._native if one.is_shown(caller)
+        ]
+        if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
+            self._entries.clear()
+        for route in routes:
+            lifted = self.lifted.entries(route, self._plan)
+            if lifted is not None:
+                entries += lifted
+                continue
+            name = names.by_tool[route.qualified]
+            entry = self._entries.get((route, name))
+            if entry is None:
+                rule = names.rules.get(route.qualified)
+                entry = self._entries[route, name] = Entry(name, route=route, rule=rule, plan=self._plan)
+            entries.append(entry)
+        return OperationIndex(entries, names.doubled)
+
+    # What introspection shows beside operations
+
+    def endpoints(self, mode: Mode) -> Endpoints:
+        aql = self.plan.aql
+        return Endpoints(mode=mode, profile=profile_of(self.plan), prefix=aql.tool_prefix)
+
+    def types(self) -> list[TypeDeclaration]:
+        aql = self.plan.aql
+        return protocol_types(has_danger=aql.danger.enforce, has_fields=aql.field_selection, more=self.more_types)
+
+    def protocol(self, endpoints: Endpoints, caller: Caller, index: OperationIndex) -> dict[str, Any]:
+        aql = self.plan.aql
+        is_full = aql.batch and aql.field_selection
+        said: dict[str, Any] = {
+            "version": SPEC_VERSION,
+            "conformance": "level-2" if is_full else "level-1",
+            "mode": endpoints.mode,
+            "profile": endpoints.profile.name,
+            "capabilities": {
+                "batch": aql.batch,
+                "field_selection": aql.field_selection,
+                "aggregations": False,
+                "computed_fields": False,
+                "pagination": False,
+                "relationship_queries": False,
+                "warnings": True,
+                "confirmation": aql.danger.enforce,
+                "dangerous_operations": aql.danger.enforce,
+                "execution_safety_loop": "disabled",
+            },
+            "limits": aql.limits.shown(),
+            "concurrency": "fully-concurrent",
+            "supports_etag": False,
+            "max_concurrent_requests": self.plan.limits.calls_in_flight,
+        }
+        if caller.aql is not None:
+            said["session_id"] = caller.aql
+        for key, member in self.more_protocol.items():
+            value = member()
+            if key == "execution_safety_loop":
+                said["capabilities"][key] = value
+            elif value is not None:
+                said[key] = value
+        return said
+
+    # Sessions
+
+    def session_of(self, caller: Caller) -> str | None:
+        """The id of a client that has a session; made when it first needs one (2.3.5). None over stateless HTTP."""
+        if caller.calls is None:
+            return None
+        if caller.aql is None:
+            caller.aql = f"aqls_{uuid.uuid4()}"
+        return caller.aql
+
+    def owner(self, caller: Caller) -> str:
+        """What tokens are bound to: the session, or the principal where there is none."""
+        return self.session_of(caller) or f"principal:{caller.principal.name}"
+
+    def end_session(self, caller: Caller) -> None:
+        if caller.aql is not None:
+            self.tokens.end(caller.aql)
+
+    def reference(self) -> str:
+        return secrets.token_hex(6)
+
+
+def profile_of(plan: Plan) -> Profile:
+    aql = plan.aql
+    if not aql.families:
+        return PROFILES.get(aql.profile, PROFILES["crude"])
+    name = aql.profile if aql.profile not in PROFILES else "custom"
+    made = custom_profile(name, aql.families)
+    if isinstance(made, str):
+        raise ValueError(made)  # the configuration was checked when it was read
+    return made

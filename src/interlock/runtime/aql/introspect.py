@@ -1,0 +1,124 @@
+"""The operation `introspect`: what a caller may call, listed, searched, paged and explained."""
+
+from typing import Any, Final
+
+from interlock.protocol.aql.errors import Failure
+from interlock.protocol.aql.families import Endpoints
+from interlock.protocol.aql.introspection import (
+    FIRST_PAGE_BYTES,
+    PAGE,
+    WHOLE_MAX,
+    Query,
+    operation_details,
+    operation_info,
+    read_query,
+)
+from interlock.protocol.aql.model import TypeDeclaration
+from interlock.protocol.aql.requests import Request
+from interlock.runtime.aql.adapter import AqlAdapter
+from interlock.runtime.aql.answers import Answered
+from interlock.runtime.aql.operation_index import Entry, OperationIndex
+from interlock.runtime.calls.caller import Caller
+
+HOW: Final = 'more by {"query":"operations","search":"WORDS"}, "prefix":"SERVER__", or "after":"..." of page_info.next'
+
+
+class Introspection:
+    def __init__(self, adapter: AqlAdapter) -> None:
+        self._adapter = adapter
+
+    def answer(self, caller: Caller, request: Request, endpoints: Endpoints) -> Answered:
+        query = read_query(request, strict=self._adapter.plan.aql.strict_mode)
+        if isinstance(query, Failure):
+            return Answered(failure=query)
+        self._adapter.session_of(caller)
+        index = self._adapter.index(caller)
+        if query.query == "types":
+            return Answered(data=self._types(index, query))
+        if query.name is not None:
+            entry = index.by_name.get(query.name)
+            shown = None if entry is None else operation_details(entry.operation, endpoints)
+            return Answered(data={"operation": shown})
+        return Answered(data=self._operations(caller, index, query, endpoints))
+
+    def _operations(self, caller: Caller, index: OperationIndex, query: Query, endpoints: Endpoints) -> dict[str, Any]:
+        protocol = self._adapter.protocol(endpoints, caller, index)
+        found = index.entries
+        if query.prefix:
+            found = [entry for entry in found if entry.name.startswith(query.prefix)]
+        if query.search is not None:
+            fitting = index.search(query.search, len(index.entries))
+            kept = set(found) if query.prefix else None
+            found = [entry for entry in fitting if kept is None or entry in kept]
+        total = len(found)
+        is_cut = not query.is_paged and total > WHOLE_MAX
+        start = _start(found, query.after)
+        most = query.first or (PAGE if query.is_paged or is_cut else total)
+        page: list[dict[str, str]] = []
+        size = 0
+        for entry in found[start : start + most]:
+            shown = _info(entry, endpoints)
+            size += len(shown["name"]) + len(shown["description"]) + len(shown["endpoint"]) + 75
+            if is_cut and page and size > FIRST_PAGE_BYTES - 1500:
+                break
+            page.append(shown)
+        dangers = {one["name"]: index.by_name[one["name"]] for one in page}
+        levels = {name: entry.danger.level.word for name, entry in dangers.items() if entry.danger.level >= 2}
+        if levels and self._adapter.plan.aql.danger.enforce:
+            protocol["danger_levels"] = levels
+        if query.is_paged or is_cut:
+            end = start + len(page)
+            info: dict[str, Any] = {"total": total, "returned": len(page)}
+            info["next"] = page[-1]["name"] if page and end < total else None
+            if is_cut:
+                info["how"] = HOW
+            protocol["page_info"] = info
+        return {"_protocol": protocol, "operations": page}
+
+    def _types(self, index: OperationIndex, query: Query) -> dict[str, Any]:
+        if query.name is None:
+            return {"types": [declared.info() for declared in self._all_types(index)]}
+        return {"type": self._maybe_type(index, query.name)}
+
+    def _all_types(self, index: OperationIndex) -> list[TypeDeclaration]:
+        """Of a large catalogue only the protocol's own: a type of an operation is found by its name."""
+        found = {declared.name: declared for declared in self._adapter.types()}
+        if len(index.entries) <= WHOLE_MAX:
+            for entry in index.entries:
+                for declared in entry.operation.types:
+                    found.setdefault(declared.name, declared)
+        return list(found.values())
+
+    def _maybe_type(self, index: OperationIndex, name: str) -> dict[str, Any] | None:
+        for declared in self._adapter.types():
+            if declared.name == name:
+                return declared.details()
+        for entry in index.entries:
+            for declared in entry.operation.types if _may_have(entry, name) else ():
+                if declared.name == name:
+                    return declared.details()
+        return None
+
+
+def _may_have(entry: Entry, type_name: str) -> bool:
+    """Types of a tool begin with its operation's name; asking no others keeps large catalogues cheap."""
+    if entry.native is not None:
+        return True
+    return type_name.lower().startswith(entry.name.replace("_", ""))
+
+
+def _info(entry: Entry, endpoints: Endpoints) -> dict[str, str]:
+    profile = endpoints.profile
+    family = entry.family if entry.family in profile.families else None
+    endpoint = family or profile.by_operation.get(entry.name) or profile.by_category[entry.category]
+    return operation_info(entry.name, entry.category, endpoint, entry.summary)
+
+
+def _start(found: list[Entry], after: str | None) -> int:
+    """A page goes on behind the operation that the one before ended with, wherever that stands now."""
+    if after is None:
+        return 0
+    for place, entry in enumerate(found):
+        if entry.name == after:
+            return place + 1
+    return next((place for place, entry in enumerate(found) if entry.name > after), len(found))

@@ -1,0 +1,316 @@
+"""An AQL surface at the front: a tools/call of an endpoint tool becomes the call of the tool behind its operation.
+
+The order of 3.2: read the request, find the operation among those the caller may call, ask whether it belongs to the
+endpoint, validate its parameters (check 3 of the guard's order); then the same call is made as by a flat tools/call,
+through the same guard, with the same argument bytes wherever names need no mapping. There is no second way to a link.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.protocol.aql.endpoint_tools import endpoint_tools
+from interlock.protocol.aql.envelope import Warn
+from interlock.protocol.aql.errors import Code as AqlCode
+from interlock.protocol.aql.errors import (
+    Failure,
+    danger_denied,
+    endpoint_mismatch,
+    failure,
+    unknown_operation,
+)
+from interlock.protocol.aql.families import INTROSPECT, EndpointTool, Mode
+from interlock.protocol.aql.field_selection import Selection, read_selection
+from interlock.protocol.aql.requests import Batch, Request, read_request
+from interlock.protocol.aql.validation import Arguments
+from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.protocol.mcp.meta import PROGRESS_TOKEN
+from interlock.protocol.mcp.methods import TOOLS_CALL
+from interlock.runtime.aql.acknowledgement import Acknowledgement
+from interlock.runtime.aql.adapter import AqlAdapter
+from interlock.runtime.aql.answers import Answered, Deliver, Delivery, OperationSink
+from interlock.runtime.aql.batch import BatchCall
+from interlock.runtime.aql.introspect import Introspection
+from interlock.runtime.aql.native_calls import NativeCalls, OwnCall
+from interlock.runtime.aql.operation_index import Entry
+from interlock.runtime.aql.tokens import digest_of
+from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Caller, Sink, ViewKey
+from interlock.runtime.catalog.catalog import View
+from interlock.runtime.dispatch.dispatch import Dispatch
+
+_EMPTY: Final = Raw(b"{}")
+_LOOP_OFF: Final = "The safety loop is disabled here"
+
+
+class AqlSurface:
+    """What the fronts of AQL clients have in place of the dispatcher. One per mode."""
+
+    def __init__(self, dispatch: Dispatch, adapter: AqlAdapter, mode: Mode) -> None:
+        self.dispatch = dispatch
+        self.adapter = adapter
+        self._mode: Mode = mode
+        self._introspection = Introspection(adapter)
+        self._native = NativeCalls()
+        self._listed: tuple[object, bytes] | None = None
+        self.get_prompt = dispatch.get_prompt
+        self.read_resource = dispatch.read_resource
+        self.complete = dispatch.complete
+        self.confirm = dispatch.confirm
+
+    def view(self, key: ViewKey) -> View:
+        return self.dispatch.view(key)
+
+    @property
+    def endpoints(self) -> Any:
+        return self.adapter.endpoints(self._mode)
+
+    def tools(self) -> bytes:
+        """The JSON array of tools/list: the same bytes for as long as the configuration is the same."""
+        plan = self.adapter.plan
+        if self._listed is None or self._listed[0] is not plan.aql:
+            listed = endpoint_tools(self.adapter.endpoints(self._mode), has_batch=plan.aql.batch)
+            self._listed = (plan.aql, listed)
+        return self._listed[1]
+
+    # Calls
+
+    def call_tool(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        headers: Mapping[bytes, bytes] | None = None,
+        *,
+        as_task: bool = False,
+    ) -> Call:
+        name = maybe_string(params.get("name"))
+        endpoints = self.adapter.endpoints(self._mode)
+        tool = endpoints.by_name.get(name or "")
+        if tool is None:
+            return self.dispatch.call_tool(caller, client_id, {"name": Raw(b'""')}, meta, sink)
+        aql = self.adapter.plan.aql
+        self.adapter.session_of(caller)
+        asked = read_request(params.get("arguments"), aql.limits, has_batch=aql.batch)
+        if isinstance(asked, Batch):
+            return BatchCall.start(self, caller, client_id, params, meta, sink, asked, tool)
+        if isinstance(asked, Failure):
+            is_bare = asked.code == AqlCode.BATCH_VALIDATION_ERROR.value
+            return self._refuse(caller, client_id, params, meta, sink, asked, is_bare=is_bare)
+        deliver = Delivery(
+            caller,
+            client_id,
+            sink,
+            aql.limits.response_bytes,
+            request_id=asked.request_id,
+            is_bare=asked.operation == INTROSPECT,
+            started_ms=self._stopwatch() if aql.response_meta and asked.operation != INTROSPECT else None,
+        )
+        return self.begin(caller, client_id, params, meta, sink, asked, tool, deliver)
+
+    def begin(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        request: Request,
+        tool: EndpointTool,
+        deliver: Deliver,
+    ) -> Call:
+        """One operation. What comes of it goes to `deliver`, at once or later."""
+        index = self.adapter.index(caller)
+        entry = index.by_name.get(request.operation)
+        if entry is None:
+            because = _LOOP_OFF if request.operation in _LOOP_OPERATIONS else ""
+            unknown = unknown_operation(request.operation, index.near(request.operation), because=because)
+            return self._own(caller, client_id, params, meta, sink, Answered(failure=unknown), deliver)
+        if tool.family is not None:
+            wrong = self._misplaced(entry, tool)
+            if wrong is not None:
+                return self._own(caller, client_id, params, meta, sink, Answered(failure=wrong), deliver)
+        if isinstance(deliver, Delivery):
+            deliver.serve(entry)
+        if request.operation == INTROSPECT:
+            answered = self._introspection.answer(caller, request, self.adapter.endpoints(self._mode))
+            return self._own(caller, client_id, params, meta, sink, answered, deliver, target=INTROSPECT)
+        checked = self._check(entry, request)
+        if isinstance(checked, Failure):
+            answered = Answered(failure=checked)
+            return self._own(caller, client_id, params, meta, sink, answered, deliver, target=entry.name)
+        arguments, selection = checked
+        ack = self._acknowledgement(caller, entry, arguments, request)
+        if isinstance(ack, Failure):
+            answered = Answered(failure=ack)
+            return self._own(caller, client_id, params, meta, sink, answered, deliver, target=entry.name)
+        if PROGRESS_TOKEN not in meta and request.meta is not None:
+            inner = decode_object(request.meta) or {}
+            if PROGRESS_TOKEN in inner:
+                meta = {**meta, PROGRESS_TOKEN: inner[PROGRESS_TOKEN]}
+        if entry.native is not None:
+            return self._begin_native(caller, client_id, params, meta, sink, entry, arguments, ack, deliver)
+        warnings = _warnings(arguments.ignored) if arguments.ignored else ()
+        wrapped = OperationSink(sink, deliver, entry, selection, ack=ack, warnings=warnings)
+        sent = {**params, "name": entry.tool_name, "arguments": _for_upstream(entry, arguments.text)}
+        return self.dispatch.call_tool(caller, client_id, sent, meta, wrapped, None, ack=ack)
+
+    def _misplaced(self, entry: Entry, tool: EndpointTool) -> Failure | None:
+        endpoints = self.adapter.endpoints(self._mode)
+        profile = endpoints.profile
+        own = entry.family if entry.family in profile.families else None
+        family = own or profile.by_operation.get(entry.name) or profile.by_category[entry.category]
+        if family == tool.family:
+            return None
+        expected = endpoints.tool_of_family(family)
+        return endpoint_mismatch(entry.name, family, expected, tool.family or "", tool.name)
+
+    def _check(self, entry: Entry, request: Request) -> tuple[Arguments, Selection | None] | Failure:
+        aql = self.adapter.plan.aql
+        if entry.treatment == "deny":
+            danger = entry.danger
+            self._note_danger(entry, "denied")
+            return danger_denied(entry.name, danger.level.word, entry.trust, entry.least_trust, danger.reasons)
+        arguments = entry.validator.validate(request, strict=aql.strict_mode)
+        if isinstance(arguments, Failure):
+            return arguments
+        if "fields" not in arguments.own:
+            return arguments, None
+        selection = read_selection(arguments.own["fields"])
+        return selection if isinstance(selection, Failure) else (arguments, selection)
+
+    def _acknowledgement(
+        self, caller: Caller, entry: Entry, arguments: Arguments, request: Request
+    ) -> Acknowledgement | Failure | None:
+        """A call that the gate holds is confirmed there, and not asked for a token as well (C.danger-3)."""
+        if entry.treatment != "confirm" or (entry.route is not None and entry.route.gated):
+            return None
+        token = _token(arguments, request)
+        if isinstance(token, Failure):
+            return token
+        owner, principal = self.adapter.owner(caller), caller.principal.name
+        digest = digest_of(bytes(arguments.text))
+        self._note_danger(entry, "asked" if token is None else "confirmed", caller)
+        return Acknowledgement(self.adapter.tokens, entry, owner, principal, digest, token)
+
+    def _note_danger(self, entry: Entry, outcome: str, caller: Caller | None = None) -> None:
+        """Every attempt on an operation of level 2 or more (C.danger-5)."""
+        adapter = self.adapter
+        who = caller.principal.name if caller is not None else "-"
+        said = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
+        verdict = "refused" if outcome == "denied" else "admitted"
+        adapter.recorder.add(
+            (adapter.clock.wall(), who, "aql", "aql/danger", entry.name, None, verdict, verdict, 0.0, said)
+        )
+
+    def _begin_native(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        entry: Entry,
+        arguments: Arguments,
+        ack: Acknowledgement | None,
+        deliver: Deliver,
+    ) -> Call:
+        if ack is not None and ack.acknowledge() is not None:
+            answered = Answered(failure=ack.failure)
+            return self._own(caller, client_id, params, meta, sink, answered, deliver, target=entry.name)
+        has_secret = any(one.sensitive for one in entry.operation.parameters)
+        told = {"name": params.get("name"), "arguments": None if has_secret else arguments.text}
+        call = self._new(caller, client_id, told, meta, sink, entry.name)
+        native = entry.native
+        if native is not None:
+            self._native.begin(call, native, arguments.text, self.adapter.session_of(caller), deliver)
+        return call
+
+    # Answers of our own
+
+    def _new(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink, target: str
+    ) -> OwnCall:
+        now = self.adapter.clock.now()
+        return OwnCall(caller, client_id, TOOLS_CALL, params, meta, sink, now, self.dispatch, target)
+
+    def _own(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        answered: Answered,
+        deliver: Deliver,
+        *,
+        target: str = "",
+    ) -> Call:
+        """An answer that is known at once; recorded like any call."""
+        call = self._new(caller, client_id, params, meta, sink, target or "mcp_aql")
+        call.end(answered.failure)
+        deliver(answered)
+        return call
+
+    def _refuse(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        refused: Failure,
+        *,
+        is_bare: bool,
+    ) -> Call:
+        limit = self.adapter.plan.aql.limits.response_bytes
+        deliver = Delivery(caller, client_id, sink, limit, is_bare=is_bare)
+        return self._own(caller, client_id, params, meta, sink, Answered(failure=refused), deliver)
+
+    def _stopwatch(self) -> Any:
+        clock, started = self.adapter.clock, self.adapter.clock.now()
+        return lambda: int((clock.now() - started) * 1000)
+
+
+_LOOP_OPERATIONS: Final = frozenset(
+    [
+        *("execute_agent", "record_execution_step", "complete_execution", "abort_execution"),
+        *("confirm_operation", "verify_challenge"),
+    ]
+)
+
+
+def _for_upstream(entry: Entry, text: Raw) -> Raw:
+    """Behind an AQL server's own tool stands an operation of its own."""
+    if entry.upstream is None:
+        return text
+    return Raw(b'{"operation":%b,"params":%b}' % (encode_value(entry.upstream), bytes(text)))
+
+
+def _token(arguments: Arguments, request: Request) -> str | Failure | None:
+    given = []
+    if request.confirmation is not None:
+        given.append(maybe_string(request.confirmation))
+    if "confirmation_token" in arguments.own:
+        given.append(arguments.own["confirmation_token"])
+    if not given:
+        return None
+    if any(not isinstance(one, str) for one in given) or len(set(given)) > 1:
+        return failure(AqlCode.TOKEN_INVALID, "Invalid confirmation token", {"token": str(given[0])[:80]})
+    return given[0]
+
+
+def _warnings(ignored: tuple[str, ...]) -> tuple[Warn, ...]:
+    """strict_mode off: what was not taken is told (4.6.2)."""
+    return tuple(
+        Warn(
+            code="DEPRECATION_WARNING",
+            message=f"Unknown parameter '{name}' was ignored or taken under its new name",
+            details={"type": "parameter", "deprecated_item": name},
+            severity="medium",
+        )
+        for name in ignored
+    )

@@ -1,0 +1,53 @@
+"""What the fronts need of a dispatcher and of lists: the flat surface and the AQL surfaces have one each."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.mcp.eras import Era
+from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Caller, Sink, ViewKey
+from interlock.runtime.catalog.catalog import View
+
+
+class RoutedMethod(Protocol):
+    def __call__(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink, /
+    ) -> Call: ...
+
+
+class ClientDispatch(Protocol):
+    @property
+    def get_prompt(self) -> RoutedMethod: ...
+
+    @property
+    def read_resource(self) -> RoutedMethod: ...
+
+    @property
+    def complete(self) -> RoutedMethod: ...
+
+    @property
+    def confirm(self) -> RoutedMethod: ...
+
+    def view(self, key: ViewKey) -> View: ...
+
+    def call_tool(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> Call: ...
+
+
+class ClientLists(Protocol):
+    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Fault: ...
+
+    def when_fresh(self, method: str, then: Callable[[], None]) -> None: ...
+
+    def introduction(self, view: View, only: str | None) -> str:
+        """The instructions of the greeting."""
