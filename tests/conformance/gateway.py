@@ -14,9 +14,15 @@ START_SECONDS = 60.0
 @contextlib.contextmanager
 def node(servers: Mapping[str, str | list[str]], **more: Any) -> Iterator[RunningNode]:
     """Run Interlock in front of these servers, each a URL or a command. `more`: further keys of every one."""
-    tables = {segment: table(reach) | more for segment, reach in servers.items()}
+    with ready_node({segment: table(reach) | more for segment, reach in servers.items()}) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def ready_node(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[RunningNode]:
+    """The same with the tables of the servers."""
     with tempfile.TemporaryDirectory() as folder, running_node(Path(folder), tables, announced=False) as running:
-        for segment in servers:
+        for segment in tables:
             wait_for(lambda segment=segment: running.link(segment)["state"] in ("ready", "slow"), START_SECONDS)
         yield running
 

@@ -24,6 +24,9 @@ CACHE = ROOT / ".cache"
 SHARED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "interlock-tests"
 INSTALL_SECONDS = 600
 PACKAGES = {
+    "@cyanheads/git-mcp-server": "2.15.3",
+    "@eslint/mcp": "0.3.13",
+    "@kazuph/mcp-taskmanager": "1.1.1",
     "@modelcontextprotocol/conformance": "0.2.0-alpha.12",
     "@modelcontextprotocol/client": "2.3.1",
     "@modelcontextprotocol/ext-tasks": "0.2.2",
@@ -33,9 +36,19 @@ PACKAGES = {
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
     "@modelcontextprotocol/server-sequential-thinking": "2026.8.31",
+    "@upstash/context7-mcp": "4.1.1",
 }
 SDK_V1, SDK_V2 = "1.30.0", "2.3.0"
-MODERN_SERVERS = ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19")
+LEGACY_SERVERS = (
+    "mcp-server-sqlite==2025.4.25",
+    "mcp-server-calculator==0.2.1",
+    "mcp-text-editor==1.0.2",
+)
+MODERN_SERVERS = (
+    "mcp-server-time==2026.10.19",
+    "mcp-server-git==2026.10.19",
+    "mcp-server-fetch==2026.10.24",
+)
 
 
 class ToolMissing(Exception):
@@ -95,22 +108,24 @@ def inspector() -> list[str]:
     return [str(node()), str(npm_packages() / "@modelcontextprotocol/inspector/clients/launcher/build/index.js")]
 
 
-def npm_server(name: str, *arguments: str) -> list[str]:
-    """The command of an npm reference server."""
-    package = npm_packages() / "@modelcontextprotocol" / f"server-{name}"
-    entry = json.loads((package / "package.json").read_text())["bin"][f"mcp-server-{name}"]
-    return [str(node()), str(package / entry), *arguments]
+def npm_server(package: str, *arguments: str) -> list[str]:
+    """The command of an npm server; a name without a scope is that of a reference server."""
+    package = package if package.startswith("@") else f"@modelcontextprotocol/server-{package}"
+    entry = json.loads((npm_packages() / package / "package.json").read_text())["bin"]
+    path = entry if isinstance(entry, str) else next(iter(entry.values()))
+    return [str(node()), str(npm_packages() / package / path), *arguments]
 
 
 def pypi_server(name: str, *arguments: str) -> list[str]:
-    """The command of a PyPI reference server; sqlite is on the first line of the SDK."""
-    python = sdk_v1() if name == "sqlite" else sdk_v2()
-    return [str(python.parent / f"mcp-server-{name}"), *arguments]
+    """The command of a PyPI server; a name without "mcp" is that of a reference server."""
+    name = name if "mcp" in name else f"mcp-server-{name}"
+    python = sdk_v1() if any(one.startswith(f"{name}==") for one in LEGACY_SERVERS) else sdk_v2()
+    return [str(python.parent / name), *arguments]
 
 
 def sdk_v1() -> Path:
     """An interpreter with the first line of the SDK, which knows nothing of 2026-07-28."""
-    return environment("sdk-v1", f"mcp=={SDK_V1}", "mcp-server-sqlite==2025.4.25")
+    return environment("sdk-v1", f"mcp=={SDK_V1}", *LEGACY_SERVERS)
 
 
 def sdk_v2() -> Path:

@@ -62,6 +62,19 @@ def test_execution_is_left_out_for_modern_clients_of_legacy_servers() -> None:
     assert b"execution" in shown(text, Era.LEGACY, Era.LEGACY)
 
 
+@pytest.mark.parametrize("said", ["optional", "required", 1, None, [], "Forbidden"])
+def test_a_server_without_tasks_has_no_tools_that_make_them(said: Any) -> None:
+    execution = {"taskSupport": said, "x": 1}
+    text = json.dumps({"name": "t", "inputSchema": {"type": "object"}, "execution": execution}).encode()
+    assert json.loads(shown(text, Era.LEGACY, Era.LEGACY, tasks=False))["execution"] == {"x": 1}
+
+
+@pytest.mark.parametrize("execution", [b'{"taskSupport":"forbidden","x":1.0}', b'{"x":1.0}', b"{ }"])
+def test_a_tool_that_makes_no_tasks_is_listed_as_its_server_defines_it(execution: bytes) -> None:
+    text = b'{"name":"t","inputSchema":{"type":"object"},"execution":%b}' % execution
+    assert b'"execution":%b' % execution in shown(text, Era.LEGACY, Era.LEGACY, tasks=False)
+
+
 OUTPUTS_OF_2026 = [b'{"type":"array"}', b"{}", b'{"type":["object"]}', b'{"anyOf":[]}', b'{"type":"string"}']
 
 

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import CodecError
 from interlock.protocol.mcp.eras import Era
 
 Item = dict[str, Raw]
 
+_FORBIDDEN: Final = b'"forbidden"'  # what a tool says of tasks by saying nothing
 _OBJECT_TYPE: Final = b'"object"'
 # Before 2026-07-28 the schema of a property is an object; these say the same.
 _AS_OBJECT: Final = {b"true": Raw(b"{}"), b"false": Raw(b'{"not":{}}')}
@@ -75,9 +76,12 @@ def _merge(raw: Raw | None, extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def _make_untasked(shown: dict[str, Any]) -> None:
-    """What a tool says of tasks counts only where its server has them (2025-11-25), and another's may have them."""
+    """What a tool says of tasks counts only where its server has them (2025-11-25), and another's may have them.
+
+    `forbidden` stays: it says what leaving it out would say.
+    """
     execution = decode_object(shown["execution"])
-    if execution is not None and "taskSupport" in execution:
+    if execution is not None and maybe_string(execution.get("taskSupport", _FORBIDDEN)) != "forbidden":
         del execution["taskSupport"]
         shown["execution"] = execution
 
