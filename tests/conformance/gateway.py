@@ -19,9 +19,9 @@ def node(servers: Mapping[str, str | list[str]], **more: Any) -> Iterator[Runnin
 
 
 @contextlib.contextmanager
-def ready_node(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[RunningNode]:
-    """The same with the tables of the servers."""
-    with tempfile.TemporaryDirectory() as folder, running_node(Path(folder), tables, announced=False) as running:
+def ready_node(tables: Mapping[str, Mapping[str, Any]], extra: str = "") -> Iterator[RunningNode]:
+    """The same with the tables of the servers, and TOML that comes before them."""
+    with tempfile.TemporaryDirectory() as folder, running_node(Path(folder), tables, extra, announced=False) as running:
         for segment in tables:
             wait_for(lambda segment=segment: running.link(segment)["state"] in ("ready", "slow"), START_SECONDS)
         yield running

@@ -50,6 +50,9 @@ MODERN_SERVERS = (
     "mcp-server-fetch==2026.10.24",
 )
 
+LEGACY_LIBRARIES = ("langchain-mcp-adapters==0.3.2", "mcp-use==1.7.1")
+MODERN_LIBRARIES = ("fastmcp==4.1.1", "openai-agents==0.24.0", "pydantic-ai-slim[mcp]==2.66.0")
+
 
 class ToolMissing(Exception):
     """A tool cannot be had; the message says what to do."""
@@ -133,6 +136,13 @@ def sdk_v2() -> Path:
     return environment("reference", f"mcp=={SDK_V2}", *MODERN_SERVERS)
 
 
+def libraries(line: str) -> Path:
+    """An interpreter with client libraries on either line of the SDK."""
+    if line == "v1":
+        return environment("libraries-v1", f"mcp=={SDK_V1}", *LEGACY_LIBRARIES)
+    return environment("libraries-v2", f"mcp=={SDK_V2}", *MODERN_LIBRARIES)
+
+
 @cache
 def environment(name: str, *requirements: str) -> Path:
     """An interpreter with these packages."""
@@ -140,7 +150,7 @@ def environment(name: str, *requirements: str) -> Path:
         python = home / "bin" / "python"
         if is_new:
             venv.create(home, with_pip=True)
-            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
             run([*pip, *requirements], cwd=home)
     return python
 
