@@ -71,6 +71,7 @@ def test_long_parts_are_cut_with_a_hash_so_that_two_stay_two() -> None:
     assert len(segment[0]) == 63
 
 
+@pytest.mark.req("AIP-tools-15")
 @pytest.mark.parametrize(
     ("contract", "code", "field"),
     [
@@ -151,6 +152,7 @@ def test_the_cost_class_has_an_equal_in_ax(given: str, expected: str) -> None:
 CHANGES = ["workspace:/x"]
 
 
+@pytest.mark.req("AIP-14.rules-1")
 @pytest.mark.parametrize(
     ("changed", "mutable", "reversible", "asked"),
     [
@@ -177,6 +179,7 @@ def test_effects_become_the_class_and_approval_says_who_is_asked(
     assert says_its_effect(tool_item(made)["_meta"][CAPABILITY], tool_item(made).get("annotations"))
 
 
+@pytest.mark.req("AIP-14.rules-1")
 def test_an_unannotated_contract_is_open_and_counts_as_irreversible() -> None:
     made = of(approval="policy:unannotated", mutates=["external:x-mcp"], risk_level=2)
     read = capability(made)

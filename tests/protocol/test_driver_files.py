@@ -212,6 +212,7 @@ def test_a_skill_block_names_its_skill() -> None:
     [
         ({"integrate_as": "raw"}, "/resources/0/uri_template"),
         ({"uri_template": "x:{a}", "integrate_as": "ref_kind", "ref_kind_id": "Mcp-FS"}, "/resources/0/ref_kind_id"),
+        ({"uri_template": "x:{a}", "integrate_as": "ref_kind", "ref_kind_id": 7}, "/resources/0/ref_kind_id"),
         ({"uri_template": "x:{a}", "integrate_as": "raw", "more": 1}, "/resources/0/more"),
     ],
 )

@@ -75,6 +75,7 @@ def test_a_new_year_of_a_calendar_version_is_only_a_warning() -> None:
 def test_another_transport_is_a_major_change() -> None:
     now = remote() | {"transport": "sse", "version": "1.1.0"}
     assert told(changed(remote(), now)) == [("major_bump_required", "/transport")]
+    assert changed(remote(), now)[0].message == "transport changed since 1.0.0"
 
 
 @pytest.mark.req("AIP-30.implements-4")

@@ -170,7 +170,7 @@ def test_the_path_is_walked_through_the_output_schema() -> None:
 @pytest.mark.parametrize("path", ["$.nodes", "$.entities[*].kind", "$.entities.name", "$[0]", "$.entities[0][0]"])
 def test_a_path_to_what_a_closed_output_schema_does_not_have_is_refused(path: str) -> None:
     (problem,) = refused(entry(path), promising({}), READ_GRAPH)
-    assert "output" in problem.message and "nothing at" in problem.message
+    assert "the contract has outputs" in problem.message and "nothing at" in problem.message
 
 
 PAIR = {"type": "array", "prefixItems": [STRING, {"type": "integer"}]}
@@ -350,6 +350,8 @@ def test_a_reference_elsewhere_is_not_fetched_and_is_unknown() -> None:
         with pytest.raises(BlockingIOError):
             listening.accept()
     assert any("not fetched" in each for each in unverified(found))
+    whole = bound(entry(), promising({}, takes("p", p=STRING)), giving({"type": "object"}, takes("p", p=STRING)))
+    assert not any("not fetched" in each for each in unverified(whole))
 
 
 @pytest.mark.req("AIP-tools-11")

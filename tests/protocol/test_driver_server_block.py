@@ -46,6 +46,7 @@ def errors(data: dict[str, Any], **options: Any) -> list[tuple[str, str]]:
 def test_a_binary_has_a_path_and_lists_and_maps_of_strings() -> None:
     data = of("binary", args=["/workspace"])
     assert loaded(data).server == Binary(path="/usr/local/bin/mcp-filesystem", args=("/workspace",))
+    assert as_driver(of("binary", args=["/workspace"], env={"A": "1"}, cwd="x")).problems == ()
     assert errors(of("binary", path=MISSING)) == [("schema_invalid", "/server/path")]
     assert errors(of("binary", args="/workspace")) == [("schema_invalid", "/server/args")]
     assert errors(of("binary", env={"A": 1})) == [("schema_invalid", "/server/env/A")]
@@ -146,6 +147,7 @@ def test_a_host_the_operator_names_may_be_plain_http_and_is_warned_of() -> None:
 def test_a_remote_server_is_not_installed() -> None:
     data = remote() | {"install": [{"method": "npm", "package": "x"}]}
     assert told(as_driver(data).warnings) == [("install_ignored", "/install")]
+    assert told(as_driver(remote()).warnings) == []
 
 
 @pytest.mark.req("AIP-server-8")

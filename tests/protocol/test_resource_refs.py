@@ -40,6 +40,7 @@ def refused(text: str, kinds: dict[str, ResourceKind]) -> str:
     return found.code
 
 
+@pytest.mark.req("AIP-resources-2")
 def test_the_first_colon_ends_the_kind_and_the_rest_is_the_uri() -> None:
     text = "mcp_filesystem:file:///a/b.txt"
     ref = parse(text, FILES)
@@ -47,6 +48,7 @@ def test_the_first_colon_ends_the_kind_and_the_rest_is_the_uri() -> None:
     assert uri_text(ref) == text
 
 
+@pytest.mark.req("AIP-resources-2")
 @pytest.mark.parametrize(
     "text",
     [
@@ -94,6 +96,7 @@ def test_another_fragment_stays_in_the_uri(tail: str) -> None:
     assert ref == ResourceRef(kind="mcp_filesystem", uri=f"file:///a{tail}")
 
 
+@pytest.mark.req("AIP-resources-2")
 @given(
     st.text(st.characters(codec="utf-8"), max_size=40),
     st.sampled_from(["", "#sha256=" + DIGEST, "%3A", "%25"]),
@@ -109,12 +112,14 @@ def test_any_text_is_a_reference_or_refused(text: str) -> None:
     assert isinstance(parse(f"mcp_any:{text}", ANY), ResourceRef | DriverError)
 
 
+@pytest.mark.req("AIP-resources-2")
 def test_the_prefix_is_added_only_where_it_is_missing() -> None:
     assert kind_name("notes") == "mcp_notes"
     assert kind_name("mcp_filesystem") == "mcp_filesystem"
     assert set(register([having("notes", "mcp_filesystem")]).kinds) == {"mcp_notes", "mcp_filesystem"}
 
 
+@pytest.mark.req("AIP-resources-3")
 def test_a_kind_that_is_taken_stays_with_the_first() -> None:
     found = register([having("files"), having("mcp_files", "other", id="second-mcp")])
     assert {name: kind.driver for name, kind in found.kinds.items()} == {
@@ -125,6 +130,7 @@ def test_a_kind_that_is_taken_stays_with_the_first() -> None:
     assert found.problems[0].severity == "warning"
 
 
+@pytest.mark.req("AIP-resources-3")
 @pytest.mark.parametrize("kind", sorted(BASE_KINDS))
 def test_a_base_kind_cannot_be_taken(kind: str) -> None:
     found = register([having(kind)])
@@ -146,6 +152,7 @@ def as_driver_resources(*templates: str) -> dict[str, Any]:
     return driver(resources=[{"uri_template": each, **entry} for each in templates])
 
 
+@pytest.mark.req("AIP-resources-4")
 @pytest.mark.parametrize(
     ("template", "uri", "expected"),
     [
