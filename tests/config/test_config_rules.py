@@ -125,21 +125,10 @@ def test_a_rule_for_one_tool_counts_as_its_name(project: Project) -> None:
     assert project.load(f"{server}[[tool]]\nmatch = 'c.a*'\nhide = true\n").warnings == ()
 
 
-@pytest.mark.parametrize(
-    ("tools", "withheld"),
-    [
-        (("createIssue", "create_issue", "other"), ["createIssue"]),
-        (("getUser", "GetUser"), ["getUser", "GetUser"]),
-        (("get_user", "other"), []),
-    ],
-)
-def test_classified_tools_that_would_have_one_name_are_warned_of(
-    project: Project, tools: tuple[str, ...], withheld: list[str]
-) -> None:
-    table = ", ".join(f"{name} = 'read_only'" for name in tools)
-    warnings = project.load(f"[servers.c]\nurl = 'http://h/mcp'\ntools = {{ {table} }}\n").warnings
-    assert {str(warning.key).rpartition(".")[2] for warning in warnings} == set(withheld)
-    assert all(warning.line == 3 for warning in warnings)
+@pytest.mark.parametrize("tools", [("createIssue", "create_issue", "other"), ("getUser", "GetUser"), ("日本", "中国")])
+def test_classified_tools_that_would_have_one_name_each_have_a_name(project: Project, tools: tuple[str, ...]) -> None:
+    table = ", ".join(f"'{name}' = 'read_only'" for name in tools)
+    assert project.load(f"[servers.c]\nurl = 'http://h/mcp'\ntools = {{ {table} }}\n").warnings == ()
 
 
 def test_a_root_segment_is_part_of_the_names_that_are_compared(project: Project) -> None:

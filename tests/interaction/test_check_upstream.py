@@ -136,8 +136,7 @@ hide = true
 """
     servers = {"fine": names("get_user", "getUser", "other") | {"tools": {"othr": "read_only", "other": "read_only"}}}
     found = warnings(write_config(tmp_path, servers, extra))
-    assert found.keys() == {"tool[0].match", "tool[2].match", "servers.fine", "servers.fine.tools.othr"}
-    assert found["servers.fine"].startswith("'getUser' is withheld")
+    assert found.keys() == {"tool[0].match", "tool[2].match", "servers.fine.tools.othr"}
     assert found["servers.fine.tools.othr"] == "the server has no tool 'othr'"
 
 

@@ -23,6 +23,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LONG = "n" * 127 + "m"
 SHORTENED = f"{'n' * 54}_{hashlib.sha256(LONG.encode()).hexdigest()[:8]}"
+
+
+def hashed(head: str, original: str) -> str:
+    return f"{head}_{hashlib.sha256(original.encode()).hexdigest()[:8]}"
+
+
 NORMALISED = {
     "createIssue": "create_issue",
     "HTTPGet": "http_get",
@@ -32,10 +38,10 @@ NORMALISED = {
     LONG: SHORTENED,
     "plain": "plain",
     "kebab-case": "kebab-case",
-    "日本語": "___",
+    "日本語": hashed("name", "日本語"),
     "with space": "with_space",
     "9lives": "9lives",
-    "*": "_",
+    "*": hashed("name", "*"),
 }
 HOSTILE = ["infra.admin.reset", "jira.create", "jira__create", "../jira/create", "jira_D_create", "mcpax://jira/x"]
 _RANDOM = random.Random(20261115)
@@ -49,6 +55,7 @@ SERVERS = {
     "beside_reversed": ["other", "create_issue", "createIssue"],
     "twins": ["getUser", "GetUser", "other"],
     "twins_reversed": ["other", "GetUser", "getUser"],
+    "scripts": ["Upper", "UPPER", "日本", "中国", "ｕｐｐｅｒ"],
     "jira": ["create"],
     "hostile": HOSTILE,
     "fuzz": FUZZ,
@@ -104,26 +111,33 @@ async def test_odd_names_are_normalised_and_called_by_their_own(node: RunningNod
             assert text(await peer.request("prompts/get", {"name": f"odd.{local}"})) == original
 
 
+COLLIDED = {
+    "beside": {"create_issue": "create_issue", "createIssue": hashed("create_issue", "createIssue")},
+    "twins": {name: hashed("get_user", name) for name in ("getUser", "GetUser")},
+    "scripts": {name: hashed("upper", name) for name in ("Upper", "UPPER")}
+    | {name: hashed("name", name) for name in ("日本", "中国", "ｕｐｐｅｒ")},
+}
+
+
 @pytest.mark.req("AX-4.1-3")
-@pytest.mark.parametrize(
-    ("segment", "kept", "withheld"),
-    [
-        ("beside", {"create_issue", "other"}, {"createIssue"}),
-        ("beside_reversed", {"create_issue", "other"}, {"createIssue"}),
-        ("twins", {"other"}, {"getUser", "GetUser"}),
-        ("twins_reversed", {"other"}, {"getUser", "GetUser"}),
-    ],
-)
-async def test_colliding_names_are_withheld_whatever_their_order(
-    node: RunningNode, segment: str, kept: set[str], withheld: set[str]
-) -> None:
-    assert await qualified(node, segment) == {f"{segment}.{name}": name for name in kept}
-    assert {one["name"] for one in node.link(segment)["withheld"]} == withheld
+@pytest.mark.parametrize("segment", ["beside", "beside_reversed", "twins", "twins_reversed", "scripts"])
+async def test_colliding_names_carry_a_hash_whatever_their_order(node: RunningNode, segment: str) -> None:
+    given = COLLIDED[segment.partition("_")[0]] | ({} if segment == "scripts" else {"other": "other"})
+    assert await qualified(node, segment) == {f"{segment}.{local}": original for original, local in given.items()}
+    assert node.link(segment)["withheld"] == []
     async with client(node) as peer:
-        for name in withheld:
-            assert (await peer.call(f"{segment}.{name}")).error["code"] == -32601
-        if segment.startswith("beside"):
-            assert text(await peer.call(f"{segment}.create_issue")) == "create_issue"
+        for original, local in given.items():
+            assert text(await peer.call(f"{segment}.{local}")) == original
+            assert text(await peer.call(f"{segment}__{local}")) == original
+        for gone in ("get_user", "upper", "__") if segment not in ("beside", "beside_reversed") else ():
+            assert (await peer.call(f"{segment}.{gone}")).error["code"] == -32601
+    async with client(node, "modern", f"/only/{segment}") as peer:
+        assert {tool["name"] for tool in await listed(peer)} == set(given)
+        for original in given:
+            assert text(await peer.call(original)) == original
+    for original, local in given.items():
+        for name in (original, local):
+            assert f"{segment}.{local}" in node.cli("tools", "show", f"{segment}.{name}").stdout
 
 
 async def test_names_with_stray_dots_never_occur_and_lead_nowhere(node: RunningNode) -> None:
@@ -189,7 +203,9 @@ async def test_both_spellings_reach_the_tool_on_every_edge(node: RunningNode) ->
                 assert ALIAS.fullmatch(tool["name"]) or front == "http-qualified"
                 original = text(await peer.call(dotted))
                 assert text(await peer.call(tool["name"])) == original
-                assert dotted == f"{dotted.partition('.')[0]}.{NORMALISED.get(original, original)}"
+                segment = dotted.partition(".")[0]
+                locals_ = NORMALISED | COLLIDED["beside"] if segment.startswith("beside") else NORMALISED
+                assert dotted == f"{segment}.{locals_.get(original, original)}"
             assert len(tools) >= len(NORMALISED)
     async with client(node, "modern") as peer:
         refused = await peer.call("jira.create", headers={"mcp-name": "jira__create"})
@@ -221,10 +237,9 @@ async def test_an_alias_is_safe_and_leads_to_one_tool_only(node: RunningNode, tm
 
 
 async def test_what_is_withheld_is_shown_with_the_reason_and_not_as_unknown(node: RunningNode) -> None:
-    withheld = node.link("beside")["withheld"][0]
-    shown = node.cli("tools", "show", f"beside.{withheld['name']}")
-    assert (shown.returncode, shown.stdout) == (1, "")
-    assert f"is withheld: {withheld['reason']}"[:60] in " ".join(shown.stderr.split())
+    withheld = node.link("c")["withheld"][0]
+    shown = node.cli("tools", "show", withheld["name"])
+    assert withheld["reason"][:30] in " ".join((shown.stdout + shown.stderr).split())
     unknown = node.cli("tools", "show", "beside.nothing_like_it")
     assert "withheld" not in unknown.stderr
 

@@ -117,29 +117,63 @@ def test_normalising_follows_the_rule_read_word_by_word(original: str) -> None:
     assert normalise(original) == plain
 
 
+def hashed(head: str, original: str) -> str:
+    return f"{head}_{hashlib.sha256(original.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
 @pytest.mark.req("AX-4.1-3")
-def test_an_already_valid_name_wins_over_a_rewritten_one_whatever_the_order() -> None:
+def test_an_already_valid_name_stays_beside_rewritten_ones_whatever_the_order() -> None:
     for originals in (["createIssue", "create_issue"], ["create_issue", "createIssue"]):
         resolution = resolve_locals(originals)
-        assert resolution.local_names == {"create_issue": "create_issue"}
-        assert [one.name for one in resolution.withheld] == ["createIssue"]
-        assert "create_issue" in resolution.withheld[0].reason
+        given = {"create_issue": "create_issue", "createIssue": hashed("create_issue", "createIssue")}
+        assert (resolution.local_names, resolution.withheld) == (given, ())
 
 
 @pytest.mark.req("AX-4.1-3")
-def test_rewritten_names_that_meet_are_all_withheld_whatever_the_order() -> None:
-    for originals in (["getUser", "GetUser"], ["GetUser", "getUser"]):
+@pytest.mark.parametrize(
+    ("names", "head"),
+    [
+        (["getUser", "GetUser"], "get_user"),
+        (["Upper", "UPPER"], "upper"),
+        (["日本", "中国"], "name"),
+        (["größe", "grüße"], None),
+        (["a b", "a/b", "a.b"], "a_b"),
+        (["x" * 54 + "Ab", "x" * 54 + "aB"], None),
+        (["\ud800", "\udfff"], "name"),
+    ],
+)
+def test_rewritten_names_that_meet_all_carry_their_own_hash(names: list[str], head: str | None) -> None:
+    for originals in (names, names[::-1]):
         resolution = resolve_locals(originals)
-        assert resolution.local_names == {}
-        assert [one.name for one in resolution.withheld] == ["GetUser", "getUser"]
-        assert all("get_user" in one.reason for one in resolution.withheld)
+        assert resolution.withheld == ()
+        assert list(resolution.local_names) == originals
+        assert len(set(resolution.local_names.values())) == len(names)
+        if head is not None:
+            assert resolution.local_names == {name: hashed(head, name) for name in originals}
+
+
+@pytest.mark.parametrize("unwritable", ["日本", "ｕｐｐｅｒ", "\u202e", "--", "...", " ", "\x00", "\ud800", "🔧" * 500])
+def test_a_name_of_which_nothing_can_be_written_has_a_hash_that_depends_on_no_other(unwritable: str) -> None:
+    if is_segment(unwritable):
+        assert resolve_locals([unwritable]).local_names == {unwritable: unwritable}
+        return
+    alone = resolve_locals([unwritable]).local_names[unwritable]
+    assert is_segment(alone) and alone.strip("_-0123456789abcdef")
+    assert resolve_locals(["other", "中国", unwritable, "__", "🔧" * 499]).local_names[unwritable] == alone
+
+
+def test_who_seeks_the_name_that_a_hash_gives_takes_nothing_from_others() -> None:
+    taken = hashed("upper", "Upper")
+    resolution = resolve_locals(["Upper", "UPPER", taken])
+    assert resolution.local_names == {"UPPER": hashed("upper", "UPPER"), taken: taken}
+    assert [one.name for one in resolution.withheld] == ["Upper"]
 
 
 def test_a_name_listed_twice_is_withheld_and_keeps_its_place_taken() -> None:
     resolution = resolve_locals(["get_user", "list", "getUser", "get_user"])
-    assert resolution.local_names == {"list": "list"}
-    assert [one.name for one in resolution.withheld] == ["getUser", "get_user"]
-    assert "2 times" in resolution.withheld[1].reason
+    assert resolution.local_names == {"list": "list", "getUser": hashed("get_user", "getUser")}
+    assert [one.name for one in resolution.withheld] == ["get_user"]
+    assert "2 times" in resolution.withheld[0].reason
 
 
 def test_an_empty_name_is_withheld() -> None:

@@ -13,7 +13,8 @@ import websockets
 from tests.interaction import intervals
 from tests.interaction.ax.bare import Bare, Refused, bare, connect, tool
 from tests.interaction.ax.client import call, listed, ready
-from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.interaction.harness import MODERN, RunningNode, running_node, wait_for
+from tests.interaction.peers import HttpPeer
 
 MESSAGE_BYTES = 12 * 1024 * 1024
 
@@ -91,12 +92,19 @@ async def test_a_leaf_whose_names_reach_into_other_namespaces_is_ended(node: Run
         assert not any(name.startswith(segment) for name in await listed(node))
 
 
-async def test_names_that_collide_within_a_leaf_are_withheld_not_confused(node: RunningNode) -> None:
-    tools = [tool("read"), tool("Read"), tool("READ"), tool("other")]
-    async with _neighbour(node), bare(node, "echoes", tools=tools):
-        await ready(node, "echoes")
+async def test_names_that_collide_within_a_leaf_are_told_apart(node: RunningNode) -> None:
+    originals = ["read", "Read", "READ", "other"]
+    async with _neighbour(node), bare(node, "echoes", tools=[tool(name) for name in originals]):
+        await ready(node, "echoes", tools=4)
         shown = [name for name in await listed(node) if name.startswith("echoes.")]
-        assert "echoes.other" in shown
+        assert len(set(shown)) == 4 and {"echoes.other", "echoes.read"} < set(shown)
+        ran = {(await call(node, name))["result"]["content"][0]["text"] for name in shown}
+        assert ran == {f"{name} ran" for name in originals}
+        async with await HttpPeer(f"{node.url}/mcp/only/echoes", MODERN).greet() as peer:
+            own = [one["name"] for one in (await peer.request("tools/list")).result["tools"]]
+            assert sorted(own) == sorted(originals)
+            for name in own:
+                assert (await peer.call(name)).result["content"][0]["text"] == f"{name} ran"
 
 
 async def test_nonsense_on_an_open_link_is_counted_and_then_ends_it(node: RunningNode) -> None:

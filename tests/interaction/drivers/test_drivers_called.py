@@ -60,6 +60,14 @@ async def test_a_contract_whose_server_sleeps_is_listed_and_the_call_wakes_it(wo
             assert [tool["name"] for tool in listed] == ["demo__echo"]
             answer = (await peer.call("demo__echo", {"n": 1})).result["structuredContent"]
             assert answer["pid"] == workspace.pids("sleepy-mcp")[-1] != pid
+        for version in (LEGACY, MODERN):
+            async with await HttpPeer(f"{node.url}/mcp/only/demo", version).greet() as peer:
+                listed = (await peer.request("tools/list")).result["tools"]
+                assert [tool["name"] for tool in listed] == ["echo"]
+                assert (await peer.call("echo", {"n": 2})).result["structuredContent"]["n"] == 2
+        nobody = HttpPeer(f"{node.url}/mcp/only/nobody", MODERN, judged=False)
+        async with nobody:
+            assert (await nobody.begin("tools/list").reply()).status == 404
 
 
 @pytest.mark.req("AIP-tools-10")

@@ -1,8 +1,8 @@
 """Names in the MCP-AX namespace: segments, local names, qualified names and the client-safe alias.
 
 In come the names as servers list them and the segments an operator assigned; out come qualified names, aliases, and
-what was withheld with a reason a person can act on. Nothing here depends on the order in which names arrive: a
-collision is refused, never numbered, so a list stays the same after a restart.
+what was withheld with a reason a person can act on. Nothing here depends on the order in which names arrive: names that
+would meet carry a hash of what the server calls them, never a number, so a list stays the same after a restart.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 _SHORTENED_HEAD = 54  # + "_" + 8 hex digits = SEGMENT_MAX; AX-4.1-3
 _SHORTENED_DIGITS = 8  # AX-4.1-3
+_UNWRITABLE = "name"  # what stands for a name without any letter or digit of ours
 _ALIAS_HEAD = 16  # + "_H" + 10 hex digits + "_" + 35 = ALIAS_MAX; AX-C.3-2
 _ALIAS_DIGITS = 10
 _ALIAS_TAIL = 35
@@ -89,22 +90,30 @@ def normalise(original: str) -> str:
 def resolve_locals(originals: Sequence[str]) -> Resolution:
     """Local names for one server's list.
 
-    A name listed twice is refused like any other collision: two definitions of one name leave open which safety class
-    holds. A caller who sees the definitions drops byte-identical repeats first.
+    A valid name stays. Of names that would be rewritten to the same, each carries a hash of its original instead, and
+    so does one of which nothing could be written: that hash depends on no other name. A name listed twice is withheld:
+    two definitions of one name leave open which safety class holds. A caller who sees the definitions drops
+    byte-identical repeats first.
     """
     times_listed = Counter(originals)
     normalised = {original: normalise(original) for original in times_listed}
-    claimants: dict[str, list[str]] = {}
+    times_claimed = Counter(normalised.values())
+    locals_: dict[str, str] = {}
     for original, local in normalised.items():
-        claimants.setdefault(local, []).append(original)
+        is_plain = original == local or (times_claimed[local] == 1 and local[:_SHORTENED_HEAD].strip("_-"))
+        locals_[original] = local if is_plain else _hashed(original, local)
+    times_given = Counter(locals_.values())
     local_names: dict[str, str] = {}
     withheld: list[Withheld] = []
-    for original, local in normalised.items():
-        reason = _why_withheld(original, local, times_listed[original], claimants[local])
-        if reason is None:
-            local_names[original] = local
+    for original, local in locals_.items():
+        if not original:
+            withheld.append(Withheld(name=original, reason="the name is empty"))
+        elif (times := times_listed[original]) > 1:
+            withheld.append(Withheld(name=original, reason=f"{_display(original)} is listed {times} times"))
+        elif times_given[local] > 1 and local != normalised[original]:  # somebody sought the hash that another has
+            withheld.append(Withheld(name=original, reason=f'another tool is listed as "{local}"'))
         else:
-            withheld.append(Withheld(name=original, reason=reason))
+            local_names[original] = local
     return Resolution(local_names=local_names, withheld=_in_order(withheld))
 
 
@@ -174,16 +183,9 @@ def withhold_colliding_aliases(qualified_names: Iterable[str]) -> Aliases:
     )
 
 
-def _why_withheld(original: str, local: str, times: int, claimants: list[str]) -> str | None:
-    if not local:
-        return "the name is empty"
-    if times > 1:
-        return f"{_display(original)} is listed {times} times"
-    if original == local or claimants == [original]:  # AX-4.1-3: the one that was valid stays
-        return None
-    if local in claimants:
-        return f'"{local}" is what {_display(original)} would be listed as, and the server has a tool of that name'
-    return f'{len(claimants)} tools would be listed as "{local}"'
+def _hashed(original: str, local: str) -> str:
+    head = local[:_SHORTENED_HEAD].strip("_-") or _UNWRITABLE
+    return f"{head}_{_digest(original, _SHORTENED_DIGITS)}"
 
 
 def _needs_marked_dots(qualified: str) -> bool:

@@ -284,11 +284,13 @@ class View:
     def _spellings(self, routes: Routes) -> dict[bytes, Route]:
         """Every spelling a caller may use, as the JSON text it arrives in."""
         spelled: dict[bytes, Route] = {}
-        if self._key.only is not None:
+        is_one = self._key.only is not None
+        if is_one:
             spelled.update((encode_value(route.local), route) for route in routes)
-            spelled.update((bytes(route.wire_name), route) for route in routes)
         spelled.update((b'"%b"' % route.alias.encode(), route) for route in routes)
         spelled.update((b'"%b"' % route.qualified.encode(), route) for route in routes)
+        if is_one:  # the server's own names come before all others, whatever they look like
+            spelled.update((bytes(route.wire_name), route) for route in routes)
         return spelled
 
 
@@ -407,6 +409,9 @@ class Catalog:
         self._shown = ShownTools()
         self.namespace = Namespace(0, (), plan.ax.root_segment, {}, self._shown)
         self._said = 0  # how often an operator said something else of the tools
+
+    def has_segment(self, segment: str) -> bool:
+        return segment in self._link_items
 
     def replan(self, plan: Plan) -> None:
         """Other rules for tools: no link's items are good any more; the keepers of the lists stock them again."""

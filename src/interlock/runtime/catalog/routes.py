@@ -350,7 +350,12 @@ class _LinkItemsBuilder:
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
             known = self._known.get(original)
-            if known is not None and known.source is item and known.below == self._way(inner)[1]:
+            if (
+                known is not None
+                and known.source is item
+                and known.local == local  # which depends on the other names of the list
+                and known.below == self._way(inner)[1]
+            ):
                 self.tools.append(known)
                 continue
             route = self._tool(original, item, inner, local)

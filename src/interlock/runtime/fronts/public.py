@@ -84,8 +84,10 @@ class PublicEndpoint:
         refusals: Refusals,
         bearers: Bearers | None,
         also_dismiss: Callable[[], None],
+        has_segment: Callable[[str], bool],
     ) -> None:
-        """`also_dismiss`: subservers whose credential counts no more."""
+        """`also_dismiss`: subservers whose credential counts no more. `has_segment`: of the namespace as it is now."""
+        self._has_segment = has_segment
         self._tokens = tokens
         self._legacy = legacy
         self._modern = modern
@@ -209,22 +211,37 @@ class PublicEndpoint:
 
     def _admit(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> None:
         post = decision.post
-        if post is not None:
-            exchange.streams_only = decision.streams_only
-            if decision.modern:
-                self._modern_post(exchange, post, principal)
-            else:
-                self._legacy_post(exchange, post, principal)
-            return
+        if post is None:
+            post = self._maybe_post(exchange, decision, principal)
+            if post is None:
+                return
+        exchange.streams_only = decision.streams_only
+        if decision.modern:
+            self._modern_post(exchange, post, principal)
+        else:
+            self._legacy_post(exchange, post, principal)
+
+    def _maybe_post(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> UrlTarget | None:
+        """What is no plain message to a place that is always there; where it is one all the same, its endpoint."""
         endpoint = decision.endpoint
-        if decision.once_known is not None or endpoint is None:
-            _refuse(exchange, decision.once_known or NOT_FOUND)
+        if endpoint is None or not self._may_serve(endpoint, exchange.head):
+            _refuse(exchange, NOT_FOUND)
+        elif decision.once_known is not None:
+            _refuse(exchange, decision.once_known)
         elif endpoint.kind == "sse":
             self._sse(exchange, endpoint, principal)
         elif endpoint.kind == "messages":
             self._sse_post(exchange, endpoint, principal)
+        elif exchange.head.method == b"POST":
+            return endpoint
         else:
             self._legacy_other(exchange, principal)
+        return None
+
+    def _may_serve(self, endpoint: UrlTarget, head: Head) -> bool:
+        """Drivers and registered subservers come and go; a session outlives that."""
+        only = endpoint.only
+        return only is None or endpoint.is_configured or H_SESSION in head.headers or self._has_segment(only)
 
     def _anonymous(self, protocol: McpProtocol, head: Head) -> Principal | None:
         """The principal of a request without a credential; None where one is needed."""

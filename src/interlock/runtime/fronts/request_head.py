@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from interlock.config.plan import NameForm, Plan
+from interlock.protocol.ax.names import is_segment
 from interlock.protocol.mcp.eras import Era, era_of_header
 from interlock.protocol.mcp.ladder import H_VERSION
 from interlock.protocol.net.address_scope import LOOPBACK_HOSTS
@@ -21,6 +22,7 @@ class UrlTarget(msgspec.Struct, frozen=True):
 
     kind: str  # "mcp", "sse" or "messages"
     only: str | None = None
+    is_configured: bool = True  # what stands under `only`; else it comes and goes, and is looked for each time
     names: NameForm = "auto"
     session: str | None = None
     surface: str | None = None  # None: what the caller's rule or [mcp] says
@@ -74,7 +76,8 @@ class HeadInspector:
         stream = any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*"))
         if not (json or stream) or (head.method == b"GET" and not stream):
             return HeadDecision(endpoint, modern, extra, once_known=_NOT_ACCEPTABLE)
-        post = endpoint if endpoint.kind == "mcp" and head.method == b"POST" else None
+        is_plain = endpoint.kind == "mcp" and endpoint.is_configured and head.method == b"POST"
+        post = endpoint if is_plain else None
         return HeadDecision(endpoint, modern, extra, streams_only=not json, post=post)
 
     def stranger(self, head: Head) -> Refusal | None:
@@ -126,8 +129,8 @@ def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> UrlTarge
             return UrlTarget(head, names=form)
         if len(rest) == 1 and rest[0] in SURFACES:
             return UrlTarget(head, names=form, surface=rest[0])
-        if len(rest) == 2 and rest[0] == "only" and rest[1] in segments:
-            return UrlTarget(head, only=rest[1], names=form)
+        if len(rest) == 2 and rest[0] == "only" and is_segment(rest[1]):
+            return UrlTarget(head, only=rest[1], is_configured=rest[1] in segments, names=form)
     return None
 
 

@@ -103,6 +103,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
             refusals,
             bearers,
             also_dismiss=lambda: links.registrar.dismiss_unwelcome(is_welcome),
+            has_segment=calls.catalog.has_segment,
         ),
         lines=LineFronts(stores.current, surfaces),
         parents=ParentService(

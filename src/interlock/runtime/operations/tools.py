@@ -77,7 +77,7 @@ class ToolOperations:
         """`caller`: the principal whose call the checks are told for. Raises NotFound, Refused."""
         namespace = self._catalog.namespace
         view = namespace.view(EVERYTHING)
-        route = view.find_tool(name)
+        route = view.find_tool(name) or self._maybe_by_original(name)
         if route is None:
             if (why := self._maybe_withheld(name)) is not None:
                 raise Refused("withheld", f"{name} is withheld: {why}", {"tool": name})
@@ -109,6 +109,16 @@ class ToolOperations:
         if found is None:
             raise NotFound("approval", raised.id)
         return found
+
+    def _maybe_by_original(self, name: str) -> Route | None:
+        """The tool whose name at its server stands behind the segment, as it does not in the namespace."""
+        namespace = self._catalog.namespace
+        for items in namespace.link_items:
+            prefix = namespace.prefix(items.link.segment)
+            if name.startswith(prefix):
+                original = name[len(prefix) :]
+                return next((route for route in items.tools if route.original == original), None)
+        return None
 
     def _maybe_withheld(self, name: str) -> str | None:
         for items in self._catalog.namespace.link_items:

@@ -47,7 +47,7 @@ def serve(
     plan = loaded.plan
     _warn(invocation, loaded.warnings)
     if only is not None:
-        _require_known_segment(only, [*(server.segment for server in plan.servers), *_segments_of_drivers(plan)])
+        _look_for_segment(invocation, only, _segments(plan))
     from interlock.runtime.base.start_errors import CannotStart
     from interlock.runtime.node.main import NodeGone
     from interlock.runtime.node.main import serve as run_node
@@ -94,13 +94,24 @@ def _warn(invocation: Invocation, warnings: Any) -> None:
         invocation.out.remark(f"warning: {warning}")
 
 
-def _require_known_segment(only: str, segments: list[str]) -> None:
+def _look_for_segment(invocation: Invocation, only: str, segments: list[str]) -> None:
+    """Which subservers will register is not known yet: only what looks like a slip is refused."""
     from difflib import get_close_matches
 
-    if only not in segments:
-        nearest = get_close_matches(only, segments, n=1)
+    from interlock.protocol.ax.names import is_segment
+
+    if only in segments:
+        return
+    nearest = get_close_matches(only, segments, n=1)
+    if nearest or not is_segment(only):
         hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(segments) or 'none'}"
         raise BadUsage("unknown_segment", f"no server has the segment {only}", hint=hint)
+    invocation.out.remark(f"warning: no server has the segment {only}; it is empty until a subserver registers there")
+
+
+def _segments(plan: "Plan") -> list[str]:
+    configured = [server.segment for server in plan.servers]
+    return [*configured, *(child.segment for child in plan.ax.children), *_segments_of_drivers(plan)]
 
 
 def _segments_of_drivers(plan: "Plan") -> list[str]:
