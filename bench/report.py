@@ -27,6 +27,7 @@ CROSSING_RATIO_MAX = 1.5  # CPU time per call, of the cheaper same-era cell's
 GUARD_MAX_US = 3.0  # of a call that nothing holds
 HOP_RATIO_MAX = 1.2  # CPU time of a further hop, of the first's
 GROWTH_MAX_MB = 2.0  # of all cycles after the second: 70 bytes kept of each of 10,000 calls would be more
+UNSTEADY_MAX = 0.3  # how far rounds may lie apart, of their median
 BUSY_LOAD = 0.5  # a load average before the run above which the figures are rough
 SAME_HEAD = "tools/call, 2026-07-28, every head the same"
 REAL_HEADS = "tools/call, 2026-07-28, heads as three SDKs write them"
@@ -133,6 +134,16 @@ def limits(report: Report) -> list[Limit]:
         found.append(limit(promise, report.guard.added_us(GUARDED), GUARD_MAX_US, "us"))
     found += [stay(crowd) for crowd in report.crowds]
     return found + [limit for planted in report.forest for limit in seen_above(planted)]
+
+
+def unsteadiness(section: Section) -> float:
+    """How far the rounds of a promised ratio lie apart, of their median; 0 where none is promised."""
+    node, nginx = section.of("interlock"), section.of("nginx")
+    is_promised = section.name in ("calls", "heads", "legacy") or section.title in (LARGE_REQUESTS, LARGE_RESULTS)
+    if not is_promised or node is None or nginx is None or len(node.samples) != len(nginx.samples):
+        return 0.0
+    cost = ratio(node, nginx)
+    return (cost.high - cost.low) / cost.median
 
 
 def seen_above(planted: Planted) -> Iterator[Limit]:

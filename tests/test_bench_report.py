@@ -9,7 +9,7 @@ from bench.guards import GUARDED, UNGUARDED, Guarding, measure
 from bench.hops import DEPTHS, FEW, MANY, further
 from bench.load import Job
 from bench.measure import Figures, Sample
-from bench.report import Report, Section, limits, markdown, missed
+from bench.report import LARGE_RESULTS, UNSTEADY_MAX, Report, Section, limits, markdown, missed, unsteadiness
 
 
 def live(parked: int = 0, in_flight: int = 0) -> Live:
@@ -147,3 +147,17 @@ def test_counts_of_instructions_are_part_of_every_page_and_no_version_costs_more
     first, *later = instruction_counts.read_counts().counts
     # Bytecodes are shown and not held to: a search of bytes is several of them and costs less than a formatted copy.
     assert all(one.instructions <= first.instructions for one in later)
+
+
+@pytest.mark.parametrize(("title", "name"), [("tools/call", "heads"), (LARGE_RESULTS, "large")])
+@pytest.mark.parametrize(("costs", "is_steady"), [((20.0, 22.0, 26.0), True), ((20.0, 22.0, 27.0), False)])
+def test_rounds_that_lie_far_apart_are_no_figure(
+    title: str, name: str, costs: tuple[float, ...], is_steady: bool
+) -> None:
+    def figures(who: str, *cpu_us: float) -> Figures:
+        taken = [Sample(cpu_us=one, p50_us=1.0, p99_us=1.0, per_second=1.0, answer_bytes=1) for one in cpu_us]
+        return Figures(name=who, samples=taken)
+
+    both = [figures("nginx", 10.0, 10.0, 10.0), figures("interlock", *costs)]
+    assert (unsteadiness(Section(name=name, title=title, job=Job(port=0), figures=both)) <= UNSTEADY_MAX) is is_steady
+    assert unsteadiness(Section(name="lists", title="tools/list", job=Job(port=0), figures=both)) == 0

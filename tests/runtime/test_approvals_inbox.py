@@ -11,6 +11,7 @@ from msgspec import Raw
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.approvals import index
 from interlock.runtime.approvals.expiry import Expiry
 from interlock.store.ports import Unavailable
 
@@ -530,3 +531,16 @@ async def test_listeners_hear_every_change_in_order_and_a_slow_one_holds_nobody_
         assert [(await anext(listener)).status for _ in range(2)] == [Status.APPROVED, Status.USED]
     with pytest.raises(StopAsyncIteration):
         await anext(listener)
+
+
+async def test_of_those_that_ended_only_the_latest_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "ENDED_MAX", 3)
+    async with desk_at(tmp_path) as desk:
+        ended = [(await desk.raised(f"d{number}")).id for number in range(6)]
+        for id in ended:
+            ok(await desk.inbox.decide(id, desk.no()))
+        waiting = await desk.raised("waiting")
+        await desk.inbox.sweep()
+        assert {one.id for one in desk.inbox.listed()} == {*ended[3:], waiting.id}

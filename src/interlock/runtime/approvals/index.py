@@ -16,7 +16,7 @@ from interlock.protocol.approvals.state import ENDS, LIVE, Status
 from interlock.runtime.approvals.storage import ApprovalEntry
 from interlock.runtime.base.clock import Clock
 
-ENDED_MAX: Final = 10_000  # remembered, to answer late questions
+ENDED_MAX: Final = 2_000  # remembered, to answer late questions; a few kilobytes each
 DEFINITIONS: Final = "\0definitions"  # whose they are; no principal is called so
 _TOOL: Final = "\0tool:"
 

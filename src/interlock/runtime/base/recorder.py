@@ -9,6 +9,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -41,14 +42,12 @@ class Recorder:
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
         self._waiting: list[Entry | bytes | Made] = []
+        self.add: Callable[[Entry], None] = self._waiting.append  # for every call: without a function of our own
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._flushing = asyncio.Lock()  # one batch at a time, in order
         self.trouble: str | None = None
         self.lost = 0
-
-    def add(self, entry: Entry) -> None:
-        self._waiting.append(entry)
 
     def hurry(self) -> None:
         """What was added last is large, and is to be written as soon as possible."""
@@ -88,7 +87,8 @@ class Recorder:
     async def _flush(self) -> None:
         if not self._waiting:
             return
-        batch, self._waiting = self._waiting, []
+        batch = self._waiting.copy()
+        self._waiting.clear()
         lines = await asyncio.to_thread(_encode_all, batch)
         try:
             await self._audit.append(lines)
@@ -97,7 +97,7 @@ class Recorder:
             if self.trouble is None:
                 log.error("the audit log cannot be written: %s; %d records wait in memory", refused, len(batch))
             self.trouble = str(refused)
-            self._waiting = [*lines, *self._waiting]  # encoded: what waits for the disk holds no arguments
+            self._waiting[:0] = lines  # encoded: what waits for the disk holds no arguments
             excess = len(self._waiting) - WAITING_MAX
             if excess > 0:
                 self.lost += excess
@@ -137,7 +137,7 @@ def _encode_one(entry: Entry) -> bytes:
     return f'{before}{digest}{after}{seconds * 1000:.3f},"reason":{_quote(reason)}}}'.encode()
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=128)
 def _frame(at: int, who: str, via: str, method: str, tool: str, verdict: str, outcome: str) -> tuple[str, str]:
     """What stands around the digest of the arguments: many calls of one second share it."""
     before = (

@@ -20,7 +20,7 @@ INPUT_KEYS_MAX: Final = 100
 _encode = msgspec.json.Encoder().encode
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=128)
 def _resolved_row(at: int, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None) -> bytes:
     head = {
         "at": rfc3339(at),
@@ -40,7 +40,7 @@ def resolved_row(at: float, who: str, via: str, tool: str, workspace: str, row: 
     return _resolved_row(int(at), who, via, tool, workspace, row, code)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=128)
 def _frame(
     at: int, who: str, via: str, tool: str, workspace: str, facts: bytes, input_keys: tuple[str, ...], code: str | None
 ) -> bytes:
