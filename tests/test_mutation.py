@@ -10,7 +10,14 @@ from tests.mutation.mutants import mutants
 from tests.mutation.tree import ROOT, Tree
 
 sys.path.insert(0, str(ROOT / "spec"))
-from conformance import ledger_ids
+from conformance import ledger, ledger_ids
+
+# What they say is carried out by no line of its own: a process that lives on, a tree of nodes, what is never done.
+UNCITED = {
+    *("AX-1.1-1", "AX-1.1-2", "AX-1.1-3", "AX-1.1-4", "AX-1.1-5", "AX-1.1-8", "AX-6.3-6", "AX-8.2-5", "AX-8.3-1"),
+    *("AX-10.4-3", "AX-12-7", "AX-12-9", "AIP-server-2", "AIP-transport-2", "AIP-transport-4", "AIP-transport-11"),
+    *("AIP-security-1", "AIP-security-9", "AIP-30.front-3", "AIP-30.errors-2", "AIP-30.identity-1", "AIP-30.load-1"),
+}
 
 SOURCE = b'''\
 LIMIT = 7  # AX-1-1
@@ -73,6 +80,15 @@ def test_entries_are_cited_alone_in_a_row_and_as_a_range() -> None:
 def test_every_entry_that_the_program_cites_is_in_the_ledger() -> None:
     cited = {one.entry for of_file in mutation.all_citations().values() for one in of_file}
     assert cited <= ledger_ids()
+
+
+def test_every_tied_must_of_two_specifications_is_cited_where_it_is_carried_out() -> None:
+    entries = [entry for one in ledger() if one.name in {"MCP-AX", "AIP-32"} for entry in one.entries]
+    must = {entry.id for entry in entries if entry.level == "MUST"}
+    assert must >= UNCITED
+    tied, cited = set(mutation.tied_tests()), {entry for entry, lines in mutation.guarded_mutants().items() if lines}
+    assert not (must & tied) - cited - UNCITED, "cite them beside the lines that carry out what shown_by says"
+    assert not cited & UNCITED, "they are cited by now: take them out of UNCITED"
 
 
 def test_the_same_seed_gives_the_same_mutants_and_each_line_once_before_any_twice() -> None:

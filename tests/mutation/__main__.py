@@ -6,6 +6,7 @@ same seed and sources give the same sample. See CONTRIBUTING.md for how to read 
 """
 
 import argparse
+import functools
 import json
 import queue
 import random
@@ -96,12 +97,14 @@ def tied_tests() -> dict[str, list[str]]:
     return {name: sorted(tests, key=rank) for name, tests in tied.items()}
 
 
+@functools.cache
 def all_citations() -> dict[str, list[Citation]]:
     """By file."""
     files = sorted((ROOT / "src").rglob("*.py"))
     return {str(path.relative_to(ROOT)): citations(path.read_bytes()) for path in files}
 
 
+@functools.cache
 def guarded_mutants() -> dict[str, list[list[Mutant]]]:
     """The mutants of the lines that cite each entry, by line."""
     found: dict[str, dict[tuple[str, int], list[Mutant]]] = defaultdict(dict)

@@ -324,7 +324,7 @@ def test_rules_about_the_arguments_as_a_whole_are_warned_of(keyword: dict[str, A
     assert unverified(bound(entry(), promising({}, takes(a=STRING, b=STRING)), giving({}, arguments))) != []
 
 
-@pytest.mark.req("AIP-tools-11")
+@pytest.mark.req("AIP-tools-11", "AIP-tools-8")
 @pytest.mark.parametrize("draft", [DRAFT_07, DRAFT_2020_12, {}], ids=["draft-07", "2020-12", "none"])
 def test_a_schema_is_read_by_its_own_draft(draft: dict[str, Any]) -> None:
     """The items of a tuple are called differently in the two."""

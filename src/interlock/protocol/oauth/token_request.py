@@ -76,7 +76,7 @@ def authorization_url(
         "state": state,
         "code_challenge": challenge,
         "code_challenge_method": "S256",
-        "resource": resource,
+        "resource": resource,  # AX-10.1-2
     }
     if scopes:
         asked["scope"] = " ".join(scopes)
@@ -124,17 +124,17 @@ def code_form(code: str, verifier: str, redirect_uri: str, resource: str) -> dic
         "code": code,
         "code_verifier": verifier,
         "redirect_uri": redirect_uri,
-        "resource": resource,
+        "resource": resource,  # AX-10.1-2
     }
 
 
 def refresh_form(refresh_token: str, resource: str) -> dict[str, str]:
     """RFC 6749 6: without a scope it is the one the token was given for."""
-    return {"grant_type": "refresh_token", "refresh_token": refresh_token, "resource": resource}
+    return {"grant_type": "refresh_token", "refresh_token": refresh_token, "resource": resource}  # AX-10.1-2
 
 
 def credentials_form(wanted: Sequence[str], resource: str) -> dict[str, str]:
-    form = {"grant_type": "client_credentials", "resource": resource}
+    form = {"grant_type": "client_credentials", "resource": resource}  # AX-10.1-2
     return form | ({"scope": " ".join(wanted)} if wanted else {})
 
 

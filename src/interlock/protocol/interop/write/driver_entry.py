@@ -26,7 +26,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 def driver_entry(driver: Driver, secrets: Secrets | None, client: Client, name: str) -> Exported | None:
     """None: this client cannot have it without a secret in its file, or cannot dial."""
-    if driver.secret_names and client.expands is None:
+    if driver.secret_names and client.expands is None:  # AIP-export-2
         return None
     if isinstance(driver.server, Remote) and (client.stdio_only or driver.server.auth is not None):
         return None
