@@ -47,7 +47,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 Scope = Literal["read", "write", "admin"]
 NameForm = Literal["auto", "qualified", "safe"]
-Surface = Literal["flat", "auto", "aql", "aql-single"]
+Surface = Literal["flat", "auto", "aql", "aql-single", "safety"]
 
 
 class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,16 +20,20 @@ _PURPOSE: Final = {
 _SINGLE: Final = Permissions(False, True)
 
 
-def endpoint_tools(endpoints: Endpoints, *, has_batch: bool = True) -> bytes:
-    """The JSON array of tools/list."""
-    return msgspec.json.encode([_definition(tool, endpoints, has_batch=has_batch) for tool in endpoints.tools])
+def endpoint_tools(endpoints: Endpoints, *, has_batch: bool = True, rule: str = "") -> bytes:
+    """The JSON array of tools/list. `rule`: what agents keep to, told by the tools that take reports (8.6.5)."""
+    return msgspec.json.encode(
+        [_definition(tool, endpoints, has_batch=has_batch, rule=rule) for tool in endpoints.tools]
+    )
 
 
-def _definition(tool: EndpointTool, endpoints: Endpoints, *, has_batch: bool) -> dict[str, Any]:
+def _definition(tool: EndpointTool, endpoints: Endpoints, *, has_batch: bool, rule: str) -> dict[str, Any]:
+    takes_reports = tool.family in (None, endpoints.profile.by_category[Category.CREATE])
+    more = f"\n{rule}" if rule and takes_reports else ""
     permissions = _SINGLE if tool.family is None else endpoints.profile.permissions(tool.family)
     return {
         "name": tool.name,
-        "description": _description(tool, endpoints, has_batch=has_batch),
+        "description": _description(tool, endpoints, has_batch=has_batch) + more,
         "inputSchema": input_schema(has_batch=has_batch),
         "annotations": {"readOnlyHint": permissions.read_only, "destructiveHint": permissions.destructive},
     }

@@ -60,6 +60,14 @@ PROFILES: Final[Mapping[str, Profile]] = {
     )
 }
 
+# Of the safety loop alone, whose operations create, read and execute.
+LOOP_PROFILE: Final = Profile(
+    name="crude",
+    families=("create", "read", "execute"),
+    by_category={_C: "create", _R: "read", _U: "", _D: "", _E: "execute"},
+    by_operation={INTROSPECT: "read"},
+)
+
 
 def custom_profile(name: str, families: Mapping[str, Sequence[str]]) -> Profile | str:
     """Of an operator's map: family -> categories (upper case) and operations; or why it cannot be one."""

@@ -6,14 +6,14 @@ One per node. Holds what all AQL surfaces share: native operations, names, entri
 import logging
 import secrets
 import uuid
-from collections.abc import Callable
 from typing import Any, Final
 
 from interlock.config.plan import Plan
-from interlock.protocol.aql.families import PROFILES, Endpoints, Mode, Profile, custom_profile
-from interlock.protocol.aql.model import SPEC_VERSION, TypeDeclaration
+from interlock.protocol.aql.families import LOOP_PROFILE, PROFILES, Endpoints, Mode, Profile, custom_profile
+from interlock.protocol.aql.model import RESERVED, SPEC_VERSION, TypeDeclaration
 from interlock.protocol.aql.protocol_types import protocol_types
 from interlock.runtime.aql.lifting import LiftedServers
+from interlock.runtime.aql.loop_operations import TYPES, LoopOperations
 from interlock.runtime.aql.native_operations import NativeOperations
 from interlock.runtime.aql.operation_index import INTROSPECTION, Entry, OperationIndex, OperationNames
 from interlock.runtime.aql.tokens import ConfirmationTokens
@@ -29,12 +29,16 @@ log = logging.getLogger("interlock.aql")
 INDEXES_MAX: Final = 64
 ENTRIES_SPARE: Final = 1000
 
-SafetyMode = Callable[[], str]
-
 
 class AqlAdapter:
     def __init__(
-        self, current: CurrentPlan, catalog: Catalog, native: NativeOperations, recorder: Recorder, clock: Clock
+        self,
+        current: CurrentPlan,
+        catalog: Catalog,
+        native: NativeOperations,
+        recorder: Recorder,
+        clock: Clock,
+        loop: LoopOperations,
     ) -> None:
         self._current = current
         self._catalog = catalog
@@ -43,8 +47,7 @@ class AqlAdapter:
         self.clock = clock
         self.tokens = ConfirmationTokens(clock, recorder, current.plan.aql.danger)
         self.lifted = LiftedServers(self.forget_indexes)
-        self.more_protocol: dict[str, Callable[[], Any]] = {}  # members of `_protocol` that other parts answer for
-        self.more_types: list[TypeDeclaration] = []
+        self.loop = loop
         self._made: dict[str, str] = {}
         self._entries: dict[tuple[Route, str], Entry] = {}
         self._names: tuple[Namespace, int, OperationNames] | None = None
@@ -120,7 +123,7 @@ class AqlAdapter:
 
     def types(self) -> list[TypeDeclaration]:
         aql = self.plan.aql
-        return protocol_types(has_danger=aql.danger.enforce, has_fields=aql.field_selection, more=self.more_types)
+        return protocol_types(has_danger=aql.danger.enforce, has_fields=aql.field_selection, more=list(TYPES))
 
     def protocol(self, endpoints: Endpoints, caller: Caller, index: OperationIndex) -> dict[str, Any]:
         aql = self.plan.aql
@@ -140,7 +143,7 @@ class AqlAdapter:
                 "warnings": True,
                 "confirmation": aql.danger.enforce,
                 "dangerous_operations": aql.danger.enforce,
-                "execution_safety_loop": "disabled",
+                "execution_safety_loop": self.loop.mode(),
             },
             "limits": aql.limits.shown(),
             "concurrency": "fully-concurrent",
@@ -149,12 +152,8 @@ class AqlAdapter:
         }
         if caller.aql is not None:
             said["session_id"] = caller.aql
-        for key, member in self.more_protocol.items():
-            value = member()
-            if key == "execution_safety_loop":
-                said["capabilities"][key] = value
-            elif value is not None:
-                said[key] = value
+        if (safety := self.loop.protocol()) is not None:
+            said["safety"] = safety
         return said
 
     # Sessions
@@ -177,6 +176,22 @@ class AqlAdapter:
 
     def reference(self) -> str:
         return secrets.token_hex(6)
+
+
+class LoopAdapter(AqlAdapter):
+    """The safety loop alone, beside whatever other servers a client has: nothing of the namespace is shown."""
+
+    def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
+        entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
+        entries += [
+            Entry(one.declaration.name, native=one, plan=self._plan)
+            for one in self._native
+            if one.declaration.name in RESERVED and one.is_shown(caller)
+        ]
+        return OperationIndex(entries, {})
+
+    def endpoints(self, mode: Mode) -> Endpoints:
+        return Endpoints(mode=mode, profile=LOOP_PROFILE, prefix=self.plan.aql.tool_prefix)
 
 
 def profile_of(plan: Plan) -> Profile:

@@ -181,6 +181,10 @@ class LoopOperations:
         """The capability `execution_safety_loop` (8.6.1)."""
         return self._loop.plan.mode
 
+    def instructions(self) -> str:
+        """What an agent is told to keep to (8.6.5); empty while the loop is disabled."""
+        return "" if self.mode() == "disabled" else INSTRUCTIONS
+
     def protocol(self) -> dict[str, Any] | None:
         """`_protocol.safety`: what is in force, and of patterns only how many there are (8.7.4)."""
         plan = self._loop.plan

@@ -69,9 +69,11 @@ class AqlSurface:
     def tools(self) -> bytes:
         """The JSON array of tools/list: the same bytes for as long as the configuration is the same."""
         plan = self.adapter.plan
-        if self._listed is None or self._listed[0] is not plan.aql:
-            listed = endpoint_tools(self.adapter.endpoints(self._mode), has_batch=plan.aql.batch)
-            self._listed = (plan.aql, listed)
+        known = (id(plan.aql), self.adapter.loop.mode())
+        if self._listed is None or self._listed[0] != known:
+            rule = self.adapter.loop.instructions()
+            listed = endpoint_tools(self.adapter.endpoints(self._mode), has_batch=plan.aql.batch, rule=rule)
+            self._listed = (known, listed)
         return self._listed[1]
 
     # Calls

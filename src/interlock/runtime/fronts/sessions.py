@@ -33,6 +33,7 @@ from interlock.runtime.fronts.exchange import Exchange
 from interlock.runtime.fronts.stream_log import StreamLog, StreamLogs
 
 CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
+GRACEFUL: Final = frozenset(("closed by the client", "the client went away"))  # DELETE, and the end of stdin
 SESSIONS_MAX: Final = 10_000
 UNCONNECTED_MAX: Final = 64  # calls of one session under way, when one more loses its connection
 # A client that keeps tasks for servers is asked about them too.
@@ -49,6 +50,7 @@ class Session:
         self.version = version
         self.last_seen = now
         self.ended = False
+        self.is_graceful = False  # its client took its leave
         self.knows_tree = False  # it declared our extension
         self.front: Any = None  # the LegacyFront that serves it
         self.surface = ""  # which surface it got, and why
@@ -163,6 +165,7 @@ class Session:
         if self.ended:
             return
         self.ended = True
+        self.is_graceful = reason in GRACEFUL
         for call in list((self.caller.calls or {}).values()):
             call.cancel(reason)
         asks, self._asks = self._asks, {}

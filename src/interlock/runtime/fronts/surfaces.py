@@ -22,7 +22,7 @@ from interlock.runtime.fronts.legacy import LegacyFront
 from interlock.runtime.fronts.lists import SERVER_META, ListCache
 from interlock.runtime.fronts.modern import ModernFront
 
-ServedSurface = Literal["flat", "aql", "aql-single"]
+ServedSurface = Literal["flat", "aql", "aql-single", "safety"]
 BYTES_PER_TOKEN: Final = 4  # what tokenizers make of JSON, near enough to choose by
 HYSTERESIS: Final = 0.8  # below this share of the threshold the flat list comes back
 TTL_MS: Final = 3_600_000
@@ -60,7 +60,7 @@ class AqlLists:
             self._flat.when_fresh(method, then)
 
     def introduction(self, view: View, only: str | None) -> str:
-        return INTRODUCTION
+        return f"{INTRODUCTION} {self._surface.adapter.loop.instructions()}".rstrip()
 
 
 class FrontPair(msgspec.Struct, frozen=True):
@@ -76,9 +76,15 @@ class Chosen(msgspec.Struct, frozen=True):
 
 class Surfaces:
     def __init__(
-        self, flat: FrontPair, aql: FrontPair, single: FrontPair, current: CurrentPlan, catalog: Catalog
+        self,
+        flat: FrontPair,
+        aql: FrontPair,
+        single: FrontPair,
+        safety: FrontPair,
+        current: CurrentPlan,
+        catalog: Catalog,
     ) -> None:
-        self._pairs = {"flat": flat, "aql": aql, "aql-single": single}
+        self._pairs = {"flat": flat, "aql": aql, "aql-single": single, "safety": safety}
         self._current = current
         self._catalog = catalog
         self._auto: dict[ViewKey, tuple[Namespace, bool, int]] = {}

@@ -7,6 +7,7 @@ from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.runtime.approvals.decisions import DecisionService, DriverDecisions
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.aql.adapter import AqlAdapter
+from interlock.runtime.aql.loop_operations import LoopOperations
 from interlock.runtime.aql.native_operations import NativeOperations
 from interlock.runtime.audience import Audience
 from interlock.runtime.base.feed import Feed
@@ -44,6 +45,7 @@ class CallParts(msgspec.Struct, frozen=True, kw_only=True):
     agent_check: AgentCheck
     link_events: NodeLinkEvents
     native_operations: NativeOperations
+    loop_operations: LoopOperations
     aql: AqlAdapter
 
 
@@ -65,7 +67,9 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
     route_check = RouteCheck(lambda: catalog.namespace)
     availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
-    safety = make_safety_parts(plan, stores, approvals, lambda: catalog.namespace, lambda route: None)
+    safety = make_safety_parts(
+        plan, stores, approvals, lambda: catalog.namespace, lambda route: aql.names().by_tool.get(route.qualified)
+    )
     agent_check = AgentCheck(safety.watch)
     guard = make_guard(route_check, availability, budgets, gate, approvals.anchors, stores.current, agent_check)
     safety.loop.changed.subscribe(lambda _: guard.watch(is_needed=safety.watch.is_needed))
@@ -113,6 +117,8 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     )
     client_tasks = AskedTasks()
     native = NativeOperations()
+    loop_operations = LoopOperations(safety.loop, safety.verification, native)
+    aql = AqlAdapter(stores.current, catalog, native, stores.recorder, clock, loop_operations)
     task_updates = TaskNews(dispatch.tasks, client_tasks)
     return CallParts(
         keepers=keepers,
@@ -147,5 +153,6 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             keeps_degraded=plan.degraded.enabled,
         ),
         native_operations=native,
-        aql=AqlAdapter(stores.current, catalog, native, stores.recorder, clock),
+        loop_operations=loop_operations,
+        aql=aql,
     )

@@ -6,6 +6,7 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.protocol.oauth.resource import resource_of
+from interlock.runtime.aql.adapter import LoopAdapter
 from interlock.runtime.aql.surface import AqlSurface
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.calls.caller import principal_for
@@ -70,6 +71,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
 
     def on_session_ended(session: Session) -> None:
         calls.aql.end_session(session.caller)
+        calls.safety.loop.end_session(session.caller, is_graceful=session.is_graceful)
         calls.audience.leave(session)
         calls.client_tasks.forget(session.caller)
         links.servers.end_session(session.caller)
@@ -134,7 +136,13 @@ def _surfaces(
     mode = stores.current.plan.aql.mode
     aql = AqlSurface(calls.dispatch, calls.aql, mode)
     single = AqlSurface(calls.dispatch, calls.aql, "single")
-    return Surfaces(flat, pair("aql", aql), pair("aql-single", single), stores.current, calls.catalog)
+    alone = LoopAdapter(
+        stores.current, calls.catalog, calls.native_operations, stores.recorder, stores.clock, calls.loop_operations
+    )
+    safety = AqlSurface(calls.dispatch, alone, mode)
+    return Surfaces(
+        flat, pair("aql", aql), pair("aql-single", single), pair("safety", safety), stores.current, calls.catalog
+    )
 
 
 def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":

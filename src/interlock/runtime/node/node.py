@@ -95,6 +95,7 @@ class Node:
             calls.safety.challenges,
             calls.safety.loop,
             calls.safety.watch,
+            calls.loop_operations,
             stores.retention,
             stores.tokens,
             links.credentials,

@@ -34,7 +34,7 @@ def serve(
     ] = None,
     surface: Annotated[
         str | None,
-        typer.Option("--surface", metavar="SURFACE", help="What clients see: flat, auto, aql or aql-single."),
+        typer.Option("--surface", metavar="SURFACE", help="What clients see: flat, auto, aql, aql-single or safety."),
     ] = None,
 ) -> None:
     """Run the node and print how to connect a client."""
@@ -45,6 +45,8 @@ def serve(
     by_flags = {"mcp.surface": surface} if surface is not None else {}
     loaded = load_configuration(invocation, starting=True, set_by_flags=by_flags)
     plan = loaded.plan
+    if surface == "safety" and plan.safety.mode == "disabled":
+        raise BadUsage("usage", "the safety loop is disabled", hint='[safety] mode = "enforcing" switches it on')
     _warn(invocation, loaded.warnings)
     if only is not None:
         _look_for_segment(invocation, only, _segments(plan))
