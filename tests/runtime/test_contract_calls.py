@@ -13,6 +13,7 @@ from tests.runtime.still_leaf import Leaf
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.calls.caller import Principal
 from interlock.runtime.drivers.interfaces import DriverState
+from interlock.runtime.links.pipes import StdioPipe
 from interlock.surface.cli.codes import codes_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -125,6 +126,24 @@ async def test_a_servers_isError_becomes_upstream_error_with_its_text_and_its_bl
     assert "structuredContent" not in result
     empty = await here.call("test__play", {"act": {"result": {"content": [], "isError": True}}}).result()
     assert error_of(empty) == ("upstream_error", "unknown")
+
+
+@BOTH
+async def test_a_result_that_is_too_large_fails_by_name_and_is_not_tried_again(
+    here: ContractPlace, segment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lending = await here.serve(segment, contract("fs.read", inputs=PATH, idempotent=True), "keep")
+    pipe = lending.link.pipe
+    assert isinstance(pipe, StdioPipe) and pipe.child is not None
+    before = len(await here.seen(segment))
+    with monkeypatch.context() as patched:
+        patched.setattr(pipe.child._splitter, "_max_bytes", 300)
+        result = await here.call("fs__read", {"path": "x" * 300}).result()
+    code, message = error_of(result)
+    assert (code, "300 bytes" in message) == ("result_too_large", True)
+    assert result["_meta"]["dev.interlock/error"]["retryable"] is False
+    assert len(await here.seen(segment)) == before + 2  # the call, and the second look itself
+    assert lending.lent == 0
 
 
 @pytest.mark.req("AIP-tools-13")

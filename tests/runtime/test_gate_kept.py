@@ -36,6 +36,7 @@ from interlock.runtime.catalog.routes import Route
 from interlock.runtime.dispatch.checks.commit import CommitCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.gate.rounds import Relayed
+from interlock.runtime.links.pipes import StdioPipe
 from interlock.runtime.node.node import Node
 from interlock.store.ports import Unavailable
 
@@ -239,6 +240,19 @@ async def test_an_answer_that_never_comes_is_an_unknown_outcome(tmp_path: Path, 
         assert (await here.call("plant.hold", arguments).error())["message"] == "call_timeout"
         await here.becomes(demand, Status.UNKNOWN)
         await here.held("plant.hold", arguments)
+        assert len(here.diary) == 1
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_an_answer_that_is_too_large_is_an_unknown_outcome(tmp_path: Path, era: str) -> None:
+    async with house(tmp_path, era=era) as here:
+        demand = await here.held()
+        await here.approved(demand)
+        pipe = here.node.calls.keepers["plant"].link.pipe
+        assert isinstance(pipe, StdioPipe) and pipe.child is not None
+        pipe.child._splitter._max_bytes = 20
+        assert (await here.call("plant.fire").error())["message"] == "result_too_large"
+        await here.becomes(demand, Status.UNKNOWN)
         assert len(here.diary) == 1
 
 

@@ -109,8 +109,8 @@ class LineFront:
 
     def _refuse_oversized(self, found: Oversized) -> None:
         fault = message_too_large(found.limit)
-        if found.kind is MessageKind.RESPONSE:  # the server that asked must not wait for it
-            self._handle(Response(found.id, ABSENT, Raw(error_body(fault))))
+        if found.kind is MessageKind.RESPONSE and self._session is not None:  # the server that asked is not to wait
+            self._legacy.handle(self._session, Response(found.id, ABSENT, Raw(error_body(fault))), self)
         else:
             self.emit(encode_fault(found.id or b"null", fault))
 
@@ -120,9 +120,6 @@ class LineFront:
         except CodecError as error:
             self._receive_batch(line, error)
             return
-        self._handle(message)
-
-    def _handle(self, message: Message) -> None:
         if self._session is not None:
             self._legacy.handle(self._session, message, self)
         elif self._caller is not None:
