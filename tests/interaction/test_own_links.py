@@ -122,6 +122,11 @@ async def test_calls_without_a_session_that_are_asked_at_once_are_each_asked_the
         for number, call in enumerate(calls):
             (question,) = (await call.reply()).result["inputRequests"].values()
             assert question["params"]["message"] == f"modern {number}"
+        before = len(await own(node, "auto"))
+        for _ in range(3):  # a call that waits for its client is no reason for another process
+            reply = await peer.call("auto__ask", {"method": "elicitation/create", "params": FORM})
+            assert reply.result["resultType"] == "input_required"
+        assert len(await own(node, "auto")) == before
 
 
 async def test_a_server_known_to_keep_state_keeps_it_apart(node: RunningNode) -> None:
@@ -243,6 +248,16 @@ async def test_everything_of_a_session_goes_over_its_own_link(node: RunningNode)
         await ada.request("resources/unsubscribe", {"uri": "mcpax://own/raw://text"})
         await ada.call("own__touch")
         assert ada.heard("notifications/resources/updated") == []
+
+
+async def test_a_list_that_changes_in_one_process_is_told_to_its_session(node: RunningNode) -> None:
+    async with clients(node, 2) as (ada, bob):
+        await bob.call("own__echo")
+        for _ in range(3):
+            await ada.call("own__change", {"kind": "prompts"})
+        await ada.hear("notifications/prompts/list_changed")
+        await bob.call("own__echo")
+        assert bob.heard("notifications/prompts/list_changed") == []
 
 
 async def test_a_task_lives_where_it_was_made_and_equal_ids_are_told_apart(node: RunningNode) -> None:

@@ -109,6 +109,17 @@ async def test_what_is_idle_ends_and_what_waits_for_its_client_does_not(few: tup
     await here.until(lambda: not owned(node, "one"))
 
 
+async def test_a_call_without_a_session_uses_the_first_link_where_there_is_no_room_for_another(tmp_path: Path) -> None:
+    async with running(tmp_path, server("old", "max_processes = 1")) as (node, clock):
+        here = Place(node, clock)
+        await asked_by(here, LegacyClient(node, **ABLE).call("old__ask", QUESTION))
+        here.call("old__wait")
+        await here.until(lambda: any(one.link.booked for one in owned(node, "old")))
+        await here.call("old__seen").result()
+        assert len(owned(node, "old")) == 1
+        assert await here.call("old__seen", who="bob").reason() == "own_links_full"
+
+
 async def test_a_dialled_server_has_a_session_of_its_own_for_each_session(tmp_path: Path) -> None:
     with serving(raw("recorder", "--era", "legacy")) as url:
         async with running(tmp_path, f'[servers.web]\nurl = "{url}"\nshare = "session"\n') as (node, _):

@@ -149,6 +149,18 @@ class Audience:
             self._begin_telling()
             self._announced[kind, link] = sees
 
+    def own_list_changed(self, link: ConnectedLink, kind: str) -> None:
+        for member in self._owners(link):
+            member.on_lists_changed(kind)
+
+    def _owners(self, link: ConnectedLink) -> list[Member]:
+        """The clients whose own link it is."""
+        return [
+            member
+            for member in self.members
+            if member.caller.principal.name == link.owner and link.client in (None, member.caller)
+        ]
+
     def _tell_soon(self, among: set[str], kinds: frozenset[str]) -> None:
         if self.members:
             self._begin_telling()
@@ -196,12 +208,16 @@ class Audience:
 
     def log(self, link: ConnectedLink, params: Raw, with_tasks: set[str]) -> None:
         """Tells the members that asked for logs, unless it may belong to another principal's call or task."""
-        callers = link.principals() | with_tasks if link.owner is None else {link.owner}
+        if link.owner is not None:
+            for member in self._owners(link):
+                member.on_log(params)
+            return
+        callers = link.principals() | with_tasks
         if len(callers) > 1:
             self.unplaced_logs += 1
             return
         for member in list(self.members):
-            if (not callers or member.caller.principal.name in callers) and link.client in (None, member.caller):
+            if not callers or member.caller.principal.name in callers:
                 member.on_log(params)
         link.noise.count_receivers(len(self.members))
 
@@ -213,8 +229,7 @@ class Audience:
             return False
         able = [
             asking
-            for member in self.members
-            if member.caller.principal.name == link.owner and link.client in (None, member.caller)
+            for member in self._owners(link)
             if capability in member.caller.capabilities and (asking := Background(member.caller)).reachable
         ]
         if len(able) == 1:

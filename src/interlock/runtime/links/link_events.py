@@ -89,6 +89,9 @@ class LinkEvents:
     def on_announced(self, link: "ConnectedLink", kind: str, since: float) -> None:
         """The server said, at this time of the loop, that its list of `kind` changed; it has been read since."""
 
+    def on_own_changed(self, link: "ConnectedLink", kind: str) -> None:
+        """The server of a client's own link says that its list of `kind` changed."""
+
     # What the keeper acts on
 
     def on_changed(self, link: "ConnectedLink", kind: str) -> None:

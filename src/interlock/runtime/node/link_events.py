@@ -78,6 +78,9 @@ class NodeLinkEvents(LinkEvents):
     def on_announced(self, link: ConnectedLink, kind: str, since: float) -> None:
         self._audience.list_announced(link, kind, since, self._sees)
 
+    def on_own_changed(self, link: ConnectedLink, kind: str) -> None:
+        self._audience.own_list_changed(link, kind)
+
     def _sees(self, caller: Caller, link: Link) -> bool:
         return link in self._catalog.namespace.view(caller.key).links
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from msgspec import Raw
@@ -11,7 +12,7 @@ from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectorParts
-from interlock.runtime.links.keeper import WAKE_LEAST_S, Keeper
+from interlock.runtime.links.keeper import SAME_REST_S, WAKE_LEAST_S, Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
@@ -19,6 +20,7 @@ from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.links.server_link import ServerLink
 
 OPEN_S: Final = 15.0  # how long a call waits for its link
+TELL_S: Final = 0.05  # several changes are told as one
 
 
 class OwnKeeper(Keeper):
@@ -45,10 +47,13 @@ class OwnKeeper(Keeper):
         self.fell = asyncio.Event()
         self.opening = 0  # calls that wait for it to come up
         self.settled.set()  # no list waits for it
+        self._telling: dict[str, asyncio.TimerHandle] = {}  # kinds of lists that its owner is told of in a moment
+        self._told_at: dict[str, float] = {}
 
     @property
-    def has_calls(self) -> bool:
-        return bool(self.opening or self.link.booked or self.link.suspended)
+    def is_serving(self) -> bool:
+        """Whether its server works on a call, or is about to."""
+        return bool(self.opening or self.link.booked)
 
     @property
     def is_idle(self) -> bool:
@@ -57,7 +62,7 @@ class OwnKeeper(Keeper):
     @property
     def idle_s(self) -> float:
         """Since the last call began, while none is under way."""
-        return 0.0 if self.has_calls else self._connector_parts.clock.now() - self.used_at
+        return 0.0 if self.is_serving or self.link.suspended else self._connector_parts.clock.now() - self.used_at
 
     @property
     def is_usable(self) -> bool:
@@ -101,10 +106,19 @@ class OwnKeeper(Keeper):
         if link.standing.state not in USABLE and link.standing.state is not LinkState.CONNECTING:
             self.fell.set()
 
-    def on_changed(self, link: ConnectedLink, kind: str) -> None:
-        pass
-
     # With a user's token it is for calls: what the server says beside them is dropped
+
+    def on_changed(self, link: ConnectedLink, kind: str) -> None:
+        """Its owner is told, after a moment, and once a second at most; the lists are those of the shared link."""
+        if self.token is None and kind not in self._telling:
+            loop = asyncio.get_running_loop()
+            wait_s = max(TELL_S, self._told_at.get(kind, -inf) + SAME_REST_S - loop.time())
+            self._telling[kind] = loop.call_later(wait_s, self._tell_changed, kind)
+
+    def _tell_changed(self, kind: str) -> None:
+        del self._telling[kind]
+        self._told_at[kind] = asyncio.get_running_loop().time()
+        self._events.on_own_changed(self.link, kind)
 
     def on_resource_updated(self, link: ConnectedLink, params: Raw) -> None:
         if self.token is None:
@@ -116,6 +130,11 @@ class OwnKeeper(Keeper):
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         self.refused(what)
+
+    async def stop(self) -> None:
+        for timer in self._telling.values():
+            timer.cancel()
+        await super().stop()
 
     async def _stock(self) -> None:
         self.listing = Listing()

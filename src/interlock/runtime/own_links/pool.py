@@ -7,7 +7,8 @@ whatever belongs to one link (subscriptions, tasks, the log level) belongs to it
 
 Whose link it is: the session's (`share = "session"`), or the principal's. A 2026-07-28 client has no session, so its
 principal's. Where such a server asks its clients, calls of one principal without a session each get a link on which no
-other call is under way: only then is it plain whom a question is for.
+other call is under way, as long as there is room: only then is it plain whom a question is for. A call whose client has
+been asked is not under way in this sense.
 
 A server that knows people (`auth = { per = "user" }`) has the same links, each with its user's token. A user without a
 token is shown the page where they can agree.
@@ -109,7 +110,7 @@ class OwnLinks:
         """None: this client's calls go over the shared link."""
         if caller.asker is None or not self._per_session:
             key = (caller.principal.name, 0)
-            while self._asks and key in self._keepers and self._keepers[key].has_calls:
+            while self._asks and key in self._keepers and self._keepers[key].is_serving:
                 key = (key[0], key[1] + 1)
             return key
         return None if self.asked is not None and self.asked.isdisjoint(caller.capabilities) else caller
@@ -137,8 +138,20 @@ class OwnLinks:
         key = self._maybe_key(caller)
         if key is None:
             return self._shared
-        keeper = self._keepers.get(key) or self._make(key, caller)
-        return await keeper.open()
+        return await self._kept(key, caller).open()
+
+    def _kept(self, key: Key, caller: Caller) -> OwnKeeper:
+        """The keeper of a link, or of the first one of a principal where there is no room for another."""
+        known = self._keepers.get(key)
+        if known is not None:
+            return known
+        try:
+            return self._make(key, caller)
+        except RoomFull:
+            first = self._keepers.get((caller.principal.name, 0))
+            if first is None or isinstance(key, Caller):
+                raise
+            return first
 
     # Making
 
