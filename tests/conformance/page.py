@@ -17,6 +17,8 @@ WAYS = {
     "prefixed": "{} server, prefixed",
 }
 
+CLIENTS = ("/client", "/inspector", "/sdk")  # of the npm packages
+
 Results = dict[str, dict[str, dict[str, Any]]]  # trial -> scenario -> what asdict(Scenario) gave
 
 
@@ -40,6 +42,7 @@ def markdown(kept: dict[str, Any]) -> str:
         cells = [cell for cell in [*ALONE, *CELLS] if cell.client == era]
         parts += [f"### Clients of {REQUIREMENTS[era]}", table(cells, [heading(cell) for cell in cells], trials)]
     parts += ["## Fixtures of others behind Interlock", *foreign(trials)]
+    parts += ["## Servers and clients of others", *others()]
     parts += [
         "## Interlock as the client",
         "The suite's servers, a node in front of them, and an SDK client of either era in front of the node. In auth/* "
@@ -59,7 +62,8 @@ def foreign(trials: Results) -> list[str]:
     parts = [
         "The same with the servers that the SDKs are tested with, over HTTP: each alone, in the eras that it speaks, "
         "and behind a node, as `/mcp/only/fixture`, in both. What a fixture fails alone it may fail behind a node. "
-        "Left out: scenarios of extensions (skills, tasks), which none of these offers.",
+        "Left out: scenarios of extensions (skills, tasks), which none of these offers. The TypeScript SDK's fixture "
+        "is in no package that can be installed.",
     ]
     for era in ERAS:
         columns = [one for one in [*FOREIGN_ALONE, *FOREIGN] if one.client == era]
@@ -79,6 +83,28 @@ def foreign_reasons(trial: Foreign, results: dict[str, dict[str, Any]]) -> list[
             reason = known.get(name, {}).get(check, "It fails with the fixture alone too.")
             found.setdefault(reason, []).append(f"{name}, `{check}`" if check != name else f"`{check}`")
     return [f"- {trial.title}. {reason} {'; '.join(checks)}" for reason, checks in found.items()]
+
+
+def others() -> list[str]:
+    npm = [f"{name} {version}" for name, version in toolbox.PACKAGES.items() if is_server(name)]
+    pypi = [one.replace("==", " ") for one in (*toolbox.LEGACY_SERVERS, *toolbox.MODERN_SERVERS)]
+    sdks = [f"{name} {toolbox.PACKAGES[name]}" for name in toolbox.PACKAGES if name.endswith(CLIENTS)]
+    libraries = [one.replace("==", " ") for one in (*toolbox.LEGACY_LIBRARIES, *toolbox.MODERN_LIBRARIES)]
+    return [
+        "These servers stand behind one node. Every tool is listed to clients of either era as the server itself "
+        "defines it (a 2026-07-28 client does not see `execution`, which that revision has not), and a call of each is "
+        "answered as by the server alone.",
+        "\n".join(f"- `{one}`" for one in [*npm, *pypi]),
+        "These clients use one node. Each lists, calls and reads the text of a held call. All but the inspector, "
+        "openai-agents and mcp-use hear progress, and all but the inspector and openai-agents answer a server's "
+        "question.",
+        "\n".join(f"- `{one}`" for one in [f"mcp {toolbox.SDK_V1}", f"mcp {toolbox.SDK_V2}", *sdks, *libraries]),
+    ]
+
+
+def is_server(package: str) -> bool:
+    scope, _, name = package.partition("/")
+    return scope != "@modelcontextprotocol" or name.startswith("server-")
 
 
 def heading(cell: Cell) -> str:
