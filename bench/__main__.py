@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import cells, contestants, contracts, crowds, forest, guards, hops, inbox
+from bench import cells, chatter, contestants, contracts, crowds, forest, guards, hops, inbox
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
 from bench.report import (
     BESIDE,
     BUSY_LOAD,
+    CHATTER,
     CONTRACTS,
     LARGE_REQUESTS,
     LARGE_RESULTS,
@@ -41,6 +42,7 @@ SECTIONS = (
     "lists",
     "cells",
     "contracts",
+    "chatter",
     "hops",
     "guard",
     "approvals",
@@ -116,6 +118,11 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         console.print(f"[bold]{title}[/bold]")
         turns = contracts.take_turns(job, rounds, say)
         sections.append(Section(name="contracts", title=title, job=job, figures=turns))
+    if "chatter" in options.only:
+        job = Job(port=0, warmup=calls(500), count=calls(10000))
+        console.print(f"[bold]{CHATTER}[/bold]")
+        turns = chatter.take_turns(job, rounds, say)
+        sections.append(Section(name="chatter", title=CHATTER, job=job, figures=turns))
     if "hops" in options.only:
         console.print("[bold]calls through nodes below one another[/bold]")
         many = Job(port=0, connections=hops.CONNECTIONS, warmup=calls(1000), count=calls(10000))

@@ -28,6 +28,7 @@ from interlock.runtime.calls.budgets import Account, Budgets
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal, ViewKey
 from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.dispatch.checks.agent import AgentCheck
 from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.dispatch import Dispatch
@@ -139,7 +140,7 @@ async def _way(kind: str) -> _Way:
     route_check = RouteCheck(lambda: catalog.namespace)
     gate: Any = nobody  # nothing is held
     availability = AvailabilityCheck(node_plan.limits.calls_in_flight, {})
-    guard = make_guard(route_check, availability, budgets, gate, gate, CurrentPlan(node_plan))
+    guard = make_guard(route_check, availability, budgets, gate, gate, CurrentPlan(node_plan), AgentCheck(gate))
     catalog = Catalog(node_plan, lambda kinds: None, checks_for=guard.checks_for)
     item = {"name": Raw(b'"echo"'), "inputSchema": Raw(b'{"type":"object"}')}
     item["annotations"] = Raw(b'{"readOnlyHint":true}')

@@ -8,7 +8,6 @@ from rich.table import Table
 
 from bench import instruction_counts
 from bench.cells import ACROSS, SAME, crossing
-from bench.contracts import PLAIN
 from bench.crowds import Crowd
 from bench.forest import Planted, median_ms
 from bench.guards import CALLS, GUARDED, UNGUARDED, Guarding
@@ -36,6 +35,7 @@ LARGE_RESULTS = "tools/call with a result of 1 MB"
 BESIDE = "small calls beside a client that sends 15 MB in each of its calls"
 ONE_CORE = "tools/call, one connection, everybody on one core"
 CONTRACTS = "a call through a contract"
+CHATTER = "calls beside a server that sends 1,000 notifications a second"
 TWO_CORES = "tools/call, one connection, the contestant on a core of its own"
 NOTES = {
     REAL_HEADS: "The header sets of the Python and TypeScript SDKs and of Go's net/http, in turn; a traceparent of its "
@@ -52,6 +52,8 @@ NOTES = {
     "contract the input is checked, a driver is chosen, the arguments are written anew and checked against the "
     "server's schema, the result is read and its value checked, and two more records are kept. No promise is made for "
     "this.",
+    CHATTER: "One node for each kind, all on one core, each with the fast server that is called and a second one over "
+    "stdio that talks. CPU time is that of the node per call, what it does with the notifications included.",
     "the four cells": "One node in front of a server of each era. A call across the eras is compared with the cheaper "
     "of the two cells of one era, in the same round.",
     MANY: "Depth is the number of nodes that a call passes. At depth 1 the node that the client calls has the server "
@@ -361,11 +363,11 @@ ABOUT_APPROVALS = (
     f"The inbox of a node on its own store, {AT_ONCE} at once; each step is on disk before it counts. Disks differ, "
     "so no promise is made."
 )
-CONTRACT_COLUMNS = ("call", "CPU per call", "of the server's own", "p50", "p99", "requests/s")
+CONTRACT_COLUMNS = ("call", "CPU per call", "of the first's", "p50", "p99", "requests/s")
 
 
 def contract_rows(section: Section) -> Iterator[list[str]]:
-    plain = section.of(PLAIN)
+    plain = section.of(section.figures[0].name)
     for one in section.figures:
         if not one.samples or plain is None:
             yield [one.name, f"no part: {one.absent}", *[""] * (len(CONTRACT_COLUMNS) - 2)]
@@ -409,7 +411,7 @@ def parts(report: Report) -> list[Part]:
         words = [about(section) + ".", *([NOTES[section.title]] if section.title in NOTES else [])]
         if section.name == "cells":
             found.append(Part(section.title, words, CELL_COLUMNS, list(cell_rows(section))))
-        elif section.name == "contracts":
+        elif section.name in ("contracts", "chatter"):
             found.append(Part(section.title, words, CONTRACT_COLUMNS, list(contract_rows(section))))
         elif section.name == "hops":
             found.append(Part(section.title, words, HOP_COLUMNS, list(hop_rows(section))))
