@@ -395,7 +395,7 @@ def test_a_claim_that_the_new_parent_says_is_wrong_is_dropped_and_a_true_one_sta
         engine.on_deadline(200.0, 0.0)
 
 
-@pytest.mark.req("AX-5.3-5")
+@pytest.mark.req("AX-5.3-5", "AX-6.3-2")
 def test_any_other_error_on_a_heartbeat_shows_a_living_parent() -> None:
     engine = settled(parents=2)
     beat = sent(engine.on_deadline(1.0, 0.0))

@@ -38,6 +38,7 @@ from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.gate.rounds import Relayed
 from interlock.runtime.links.pipes import StdioPipe
 from interlock.runtime.node.node import Node
+from interlock.runtime.trust.approval_proofs import ProofVerifier
 from interlock.store.ports import Unavailable
 
 PAGES = {"elicitation": {"url": {}}}
@@ -512,6 +513,19 @@ async def test_an_anchor_with_another_key_does_not_stand_by_what_the_old_one_sig
     async with house(tmp_path) as here:
         assert here.status(demand) is Status.APPROVED
     async with house(tmp_path, anchored=GATED + anchor("ada", BOB, "*")) as here:
+        assert (await here.held())["confirmation_id"] != demand["confirmation_id"]
+        assert here.status(demand) is Status.VOID
+        assert not here.diary.read()
+
+
+@pytest.mark.req("AX-11.3-9")
+async def test_an_approval_is_judged_again_at_the_moment_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+        monkeypatch.setattr(ProofVerifier, "stands", lambda judge, approval: False)
         assert (await here.held())["confirmation_id"] != demand["confirmation_id"]
         assert here.status(demand) is Status.VOID
         assert not here.diary.read()

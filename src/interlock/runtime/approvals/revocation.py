@@ -16,7 +16,7 @@ class KeyRevocation:
 
     async def open(self) -> None:
         """An anchor may have left the configuration while the node was not running. Raises StoreError."""
-        await self.void_unfounded()
+        await self.void_unfounded()  # AX-11.3-9: an anchor that left
 
     async def close(self) -> None:
         """Holds nothing open."""

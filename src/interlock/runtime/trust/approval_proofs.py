@@ -91,7 +91,7 @@ class ProofVerifier:
         if proof is None:
             return True
         return any(
-            anchor.name == proof.anchor and (anchor.source == "jwks" or self._has_key(anchor, proof.key))
+            anchor.name == proof.anchor and (anchor.source == "jwks" or self._has_key(anchor, proof.key))  # AX-11.3-9
             for anchor in approvers(approval.tool, self._anchors.known())
         )
 
