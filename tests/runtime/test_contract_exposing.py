@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from tests.runtime.contracts_here import ContractPlace, Lending, binding, contract, contract_place, driver
 from tests.runtime.desks import LegacyClient
 from tests.servers.start import raw
@@ -80,6 +81,22 @@ async def test_a_contract_has_its_name_before_a_tool_without_one(here: ContractP
     tools = {each["name"]: each for each in (await here.ask("tools/list", {}).result())["tools"]}
     assert tools["notes__words"]["description"] == "The contract's."
     assert "name_collision" in warned(here)
+
+
+async def test_a_tool_whose_name_would_become_a_contracts_carries_a_hash(here: ContractPlace) -> None:
+    made = contract("notes.words", description="The contract's.")
+    bound = driver("notes-mcp", binding("notes.words", "keep"), metadata={"interlock": {"expose": "all"}})
+    lending = Lending(here.node, "new", bound, [made])
+    assert lending.listing is not None
+    words = [("Words", item) for name, item in lending.listing.tools.items if name == "words"]
+    lending.listing = replace(lending.listing, tools=replace(lending.listing.tools, items=tuple(words)))
+    await here.offer([made], lending)
+    tools = {each["name"]: each for each in (await here.ask("tools/list", {}).result())["tools"]}
+    hashed = f"notes__words_{hashlib.sha256(b'Words').hexdigest()[:8]}"
+    assert {name for name in tools if name.startswith("notes__")} == {"notes__words", hashed}
+    assert tools["notes__words"]["description"] == "The contract's."
+    assert tools[hashed]["_meta"]["dev.interlock/contract"] == "none"
+    assert "name_collision" not in warned(here)
 
 
 # Prompts

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.ax.names import normalise
 from interlock.protocol.drivers.binding import resource_refs as refs
 from interlock.protocol.drivers.binding.listed_tool import exposed_item, exposed_segment
 from interlock.protocol.drivers.model import Driver, Problem, Prompt
@@ -90,7 +89,7 @@ class _ExposureBuilder:
         for name, item in self._listing.tools.items:
             if name in bound:
                 continue
-            if normalise(name) in self._taken:
+            if name in self._taken:
                 self._warn("", "name_collision", f"a contract is listed where its tool {name} would be")
                 continue
             yield self._exposed_item(name, name, exposed_item(_decode(item), self._driver.id))
