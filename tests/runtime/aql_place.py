@@ -80,7 +80,7 @@ class AqlPlace:
         self.node = here.node
 
     async def leaf(self, segment: str = "docs", tools: Any = TOOLS, **options: Any) -> Leaf:
-        leaf = await self.house.leaf(segment, tools=tools, **options).joined()
+        leaf = await self.house.leaf(segment, tools=tools, **{"heartbeat_interval_ms": 0, **options}).joined()
         leaf.answer = lambda params: {"structuredContent": {"got": params["arguments"]}, "content": []}
         return leaf
 

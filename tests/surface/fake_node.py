@@ -107,7 +107,7 @@ class FakeNode:
             "budgets": [],
             "links": self._data.link_list,
             "catalog": {"version": 3, "tools": 145, "prompts": 1, "resources": 0, "templates": 0},
-            "clients": {"sessions": 2, "unplaced_logs": 0, "streams": 1},
+            "clients": {"sessions": 2, "unplaced_logs": 0, "streams": 1, "surfaces": {"local: flat (mcp.surface)": 2}},
             "calls": {"total": 120, "failed": 3, "in_flight": 1, "parked": 7},
             "gate": {"mode": "gated", "tools": 0, "unclassified": 0, "without_approver": 0},
             "approvals": {"waiting": 0, "channels": {}},

@@ -69,6 +69,9 @@ class ClientCounts(Struct, frozen=True, kw_only=True):
     sessions: Annotated[int, Meta(description="Sessions of MCP clients.")]
     unplaced_logs: Annotated[int, Meta(description="Log messages of servers that belong to no session.")]
     streams: Annotated[int, Meta(description="Open streams.")]
+    surfaces: Annotated[
+        dict[str, int], Meta(description="Client: surface and why it got it -> how many sessions of it.")
+    ]
 
 
 class CallCounts(Struct, frozen=True, kw_only=True):

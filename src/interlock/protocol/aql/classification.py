@@ -37,7 +37,7 @@ CANONICAL: Final = {
 _DANGEROUS: Final = (
     *("force_*", "*_permanently", "bulk_delete*", "override_*", "bypass_*", "*_without_backup", "purge_*"),
 )
-_FORBIDDEN: Final = (*("drop_*", "delete_all*", "truncate_*", "reset_*", "destroy_*", "wipe_*", "*_production"),)
+_FORBIDDEN: Final = (*("drop_*", "*delete_all*", "truncate_*", "reset_*", "destroy_*", "wipe_*", "*_production"),)
 
 
 class Classified(msgspec.Struct, frozen=True):

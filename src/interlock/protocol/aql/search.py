@@ -7,6 +7,7 @@ words choose the candidates; a word that nearly all have only orders them. Equal
 
 import re
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 from math import log
@@ -20,6 +21,7 @@ TEXT_WEIGHT: Final = 1.0
 TEXT_CHARS_MAX: Final = 1000  # of a description
 WORDS_MAX: Final = 16  # of a query
 COMMON_MIN: Final = 4000  # documents with a word, above which it only orders candidates that another word found
+CANDIDATES_MAX: Final = 500  # that common words order
 
 _WORD: Final = re.compile(r"[a-z]+|[0-9]+|[^\W\d_]+")
 _BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -78,6 +80,12 @@ class SearchIndex:
         self._rarity = {
             word: log(1 + (count - len(found) + 0.5) / (len(found) + 0.5)) for word, found in places.items()
         }
+        self._best = {word: self._champions(word) for word, found in places.items() if len(found) > COMMON_MIN}
+
+    def _champions(self, word: str) -> dict[int, float]:
+        """Of a word that very many documents have: those in which it counts for most."""
+        pairs = zip(self._places[word], self._shares[word], strict=True)
+        return dict(nsmallest(CANDIDATES_MAX, pairs, key=lambda pair: (-pair[1], pair[0])))
 
     def search(self, text: str, most: int) -> list[int]:
         """The places of the documents that fit best, best first."""
@@ -87,20 +95,28 @@ class SearchIndex:
         terms.sort(key=lambda word: len(self._places[word]))
         scores: dict[int, float] = {}
         for word in terms:
-            places, shares, rarity = self._places[word], self._shares[word], self._rarity[word]
-            if len(places) > COMMON_MIN and scores:
-                found = dict(zip(places, shares, strict=True)) if len(scores) > 500 else None
-                for place in scores:
-                    share = found.get(place) if found is not None else _share(places, shares, place)
-                    if share is not None:
-                        scores[place] += share * rarity
-            elif scores:
-                get = scores.get
-                for place, share in zip(places, shares, strict=True):
-                    scores[place] = get(place, 0.0) + share * rarity
-            else:
-                scores = {place: share * rarity for place, share in zip(places, shares, strict=True)}
+            rarity, best = self._rarity[word], self._best.get(word)
+            if best is not None:
+                scores = self._order(scores, word, best, rarity)
+                continue
+            get = scores.get
+            for place, share in zip(self._places[word], self._shares[word], strict=True):
+                scores[place] = get(place, 0.0) + share * rarity
         return nsmallest(most, scores, key=lambda place: (-scores[place], place))
+
+    def _order(self, scores: dict[int, float], word: str, best: dict[int, float], rarity: float) -> dict[int, float]:
+        """A common word finds candidates only where no other did; else it orders those there are."""
+        if not scores:
+            return {place: share * rarity for place, share in best.items()}
+        if len(scores) > CANDIDATES_MAX:
+            kept = nsmallest(CANDIDATES_MAX, scores, key=lambda place: (-scores[place], place))
+            scores = {place: scores[place] for place in kept}
+        places, shares = self._places[word], self._shares[word]
+        for place in scores:
+            share = _share(places, shares, place)
+            if share is not None:
+                scores[place] += share * rarity
+        return scores
 
     def _terms(self, word: str) -> list[str]:
         """The word itself; where no document has it, a few that begin with it."""
@@ -110,11 +126,5 @@ class SearchIndex:
 
 
 def _share(places: "array[int]", shares: "array[float]", place: int) -> float | None:
-    low, high = 0, len(places)
-    while low < high:
-        middle = (low + high) // 2
-        if places[middle] < place:
-            low = middle + 1
-        else:
-            high = middle
-    return shares[low] if low < len(places) and places[low] == place else None
+    found = bisect_left(places, place)
+    return shares[found] if found < len(places) and places[found] == place else None

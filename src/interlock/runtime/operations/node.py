@@ -1,6 +1,7 @@
 """The state of a whole node, and the configuration it runs with."""
 
 import os
+from collections import Counter
 from collections.abc import Callable
 
 from interlock import __version__
@@ -113,6 +114,7 @@ class NodeOperations:
             ),
             clients=ClientCounts(
                 sessions=len(sessions),
+                surfaces=dict(Counter(f"{one.caller.principal.name}: {one.surface}" for one in sessions.values())),
                 unplaced_logs=self._audience.unplaced_logs,
                 streams=sum(len(one.streams) for one in sessions.values()) + len(self._modern.listeners),
             ),

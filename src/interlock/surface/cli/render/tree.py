@@ -184,4 +184,5 @@ def _totals(status: Status, separator: str) -> Text:
         parts.append(f"{calls.parked} wait for their clients")
     if status.clients.sessions:
         parts.append(count(status.clients.sessions, "session"))
+        parts += [f"{one_line(each)}" for each in status.clients.surfaces if ": flat (" not in each]
     return Text(separator.join(parts), style="dim")

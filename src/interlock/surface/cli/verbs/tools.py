@@ -1,6 +1,6 @@
 """interlock tools list | show | routes (and call, classify, from their own files)"""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -9,10 +9,14 @@ from interlock.surface.cli.completion import tool_names
 from interlock.surface.cli.verbs import tools_call, tools_classify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.text import Text
 
     from interlock.operator_api.tools import Owner, Tool, ToolDetail
 
+SEARCHED_MAX = 20  # tools that --search shows
+T = TypeVar("T")
 GIST_CHARS_MAX = 120  # of a description, however wide the screen; tools show has it whole
 
 app = verb_app(
@@ -32,6 +36,7 @@ app = verb_app(
     interlock tools list
     interlock tools list 'github.*'
     interlock tools list search
+    interlock tools list --search "create an issue"
     interlock tools list --json | jq -r '.tools[].name'
     """,
 )
@@ -40,6 +45,9 @@ def list_tools(
     pattern: Annotated[
         str | None, typer.Argument(metavar="PATTERN", help="A glob of names, or a part of a name.")
     ] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", metavar="WORDS", help="Those that fit the words best, best first.")
+    ] = None,
 ) -> None:
     """List the tools and what a call of each may change.
 
@@ -47,20 +55,32 @@ def list_tools(
     """
     answer = invocation.node.get("tools")
     out = invocation.out
-    if out.as_json and pattern is None:
+    if out.as_json and pattern is None and search is None:
         out.raw_json(answer.raw)
         return
     from interlock.operator_api.tools import Tools
 
     if out.as_json:
         kept = [tool for tool in answer.value["tools"] if _matches(pattern, tool["name"], tool.get("alias"))]
-        out.json({"tools": kept})
+        out.json({"tools": _fitting(search, kept, lambda tool: (tool["name"], tool.get("description")))})
         return
     tools = [tool for tool in answer.as_(Tools).tools if _matches(pattern, tool.name, tool.alias)]
+    tools = _fitting(search, tools, lambda tool: (tool.name, tool.description))
     if not tools:
-        out.remark("no tools" if pattern is None else f"no tool matches {pattern}")
+        out.remark("no tools" if pattern is None and search is None else f"no tool matches {search or pattern}")
         return
     out.draw(*_table(tools, out.console.width))
+
+
+def _fitting(search: str | None, tools: list[T], text: "Callable[[T], tuple[str, str | None]]") -> list[T]:
+    """By the ranking that `introspect` has."""
+    if search is None:
+        return tools
+    from interlock.protocol.aql.search import SearchIndex, term_weights
+
+    texts = [text(tool) for tool in tools]
+    index = SearchIndex([term_weights(name, description or "") for name, description in texts])
+    return [tools[place] for place in index.search(search, SEARCHED_MAX)]
 
 
 def _matches(pattern: str | None, name: str, alias: str | None) -> bool:

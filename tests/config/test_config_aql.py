@@ -1,0 +1,68 @@
+"""[aql]: what is refused at the start, by name, and which environment variables win."""
+
+from pathlib import Path
+
+import pytest
+
+from interlock.config.load import load
+from interlock.config.plan import Plan
+from interlock.config.problems import ConfigInvalid
+
+
+def read(folder: Path, text: str, env: dict[str, str] | None = None) -> Plan:
+    file = folder / "interlock.toml"
+    file.write_text(text)
+    return load(file, env or {}, {"data": str(folder / "data")}).plan
+
+
+@pytest.mark.req("AQL-3.3-3", "AQL-3.3-5", "AQL-4.7.5-2", "AQL-4.7.5-3", "AQL-C.mode-1")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[aql]\nmode = "both"', "semantic, single, all"),
+        ('[aql]\nprofile = "nope"', "crude"),
+        ('[aql]\nprofile = "mine"\nfamilies = { look = ["READ"] }', "no family takes CREATE"),
+        ('[aql]\nfamilies = { Look = ["READ"] }', "Look"),
+        ('[aql]\nfamilies = { a = ["READ", "op"], b = ["CREATE", "UPDATE", "DELETE", "EXECUTE", "op"] }', "'op'"),
+        ("[aql]\nlimits = { request_bytes = 65535 }", "65536 to 10485760"),
+        ("[aql]\nlimits = { request_bytes = 10485761 }", "65536 to 10485760"),
+        ("[aql]\nlimits = { response_bytes = 1048575 }", "1048576 to 104857600"),
+        ("[aql]\nlimits = { string_bytes = 65535 }", "65536 to 10485760"),
+        ("[aql]\nlimits = { array_elements = 99 }", "100 to 100000"),
+        ("[aql]\nlimits = { nesting_depth = 65 }", "8 to 64"),
+        ("[aql]\nlimits = { batch_operations = 1001 }", "1 to 1000"),
+        ("[aql]\ndanger = { token_s = { forbidden = 301 } }", "1 to 300"),
+        ('[aql]\ntool_prefix = "GitHub_"', "tool_prefix"),
+        ('[aql]\ntool_prefix = "git-hub_"', "tool_prefix"),
+        ('[aql]\ntool_prefix = "github"', "tool_prefix"),
+        ('[aql]\ntool_prefix = "aaaaaaaaaaaaaaaaaaa_"', "tool_prefix"),
+        ('[node]\nlisten = "0.0.0.0:7411"\n[auth]\nanonymous = "never"\n[aql]\nstrict_mode = false', "development"),
+        ('[[tool]]\nmatch = "a.b"\naql = { name = "Bad-Name" }', "a-z"),
+        ('[[tool]]\nmatch = "a.b"\naql = { category = "QUERY" }', "CREATE"),
+        ('[mcp]\nsurface = "five"', "aql-single"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_choices(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigInvalid) as refused:
+        read(tmp_path, text)
+    assert said in str(refused.value)
+
+
+@pytest.mark.req("AQL-C.mode-1")
+def test_the_environment_wins_and_the_older_word_is_taken(tmp_path: Path) -> None:
+    env = {
+        "MCP_AQL_ENDPOINT_MODE": "single",
+        "MCP_AQL_ENDPOINT_PROFILE": "database",
+        "MCP_AQL_TOOL_PREFIX": "github_",
+    }
+    plan = read(tmp_path, '[aql]\nmode = "all"\nprofile = "hardware"\n', env)
+    assert (plan.aql.mode, plan.aql.profile, plan.aql.tool_prefix) == ("single", "database", "github_")
+    assert read(tmp_path, '[aql]\nmode = "crude"\n').aql.mode == "semantic"
+    for name, value in (
+        ("MCP_AQL_ENDPOINT_MODE", "x"),
+        ("MCP_AQL_ENDPOINT_PROFILE", "x"),
+        ("MCP_AQL_TOOL_PREFIX", "x"),
+    ):
+        with pytest.raises(ConfigInvalid):
+            read(tmp_path, "", {name: value})
+    assert read(tmp_path, "").aql == read(tmp_path, '[aql]\nmode = "semantic"\n').aql
