@@ -289,10 +289,12 @@ async def test_a_session_tells_its_roots_to_its_own_process_within_what_the_oper
 
 
 async def test_a_process_is_told_what_its_client_can_do(node: RunningNode) -> None:
-    async with clients(node, 1, {"sampling": {}}) as (peer,):
-        seen = (await peer.call("own__seen")).result["structuredContent"]["messages"]
+    experimental = {"com.example/feature": {"a": 1}, "dev.interlock/ax": {}}
+    async with clients(node, 1, {"sampling": {}, "experimental": experimental}) as (peer,):
+        seen = (await peer.call("own.seen")).result["structuredContent"]["messages"]
         (greeting,) = [one["text"] for one in seen if one["method"] == "initialize"]
-        assert '"capabilities":{"sampling":{}}' in greeting
+        offered = '{"sampling":{},"experimental":{"com.example/feature":{"a": 1}}}'
+        assert f'"capabilities":{offered}' in greeting
 
 
 async def test_status_shows_whose_process_each_is(node: RunningNode) -> None:

@@ -5,6 +5,7 @@ Updates of a resource reach those who asked for that resource, under the URI the
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Final, Protocol
@@ -15,7 +16,7 @@ from interlock.protocol.ax.notifications import Notice
 from interlock.protocol.ax.uris import bare_uri
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
-from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
 from interlock.runtime.calls.caller import Caller, ViewKey
 from interlock.runtime.calls.refusals import own_links_full
@@ -27,6 +28,9 @@ from interlock.runtime.links.link import Link
 from interlock.runtime.links.log_level import Heard
 from interlock.runtime.links.process_room import RoomFull
 
+log = logging.getLogger("interlock.node")
+
+VENDOR_BYTES_MAX: Final = 64 * 1024  # of a vendor's notification that concerns no call, and goes to many
 COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
 
 
@@ -44,6 +48,9 @@ class Member(Protocol):
     def tell_legacy(self, message: bytes) -> None:
         """A notification that only the legacy era has."""
 
+    def on_vendor_notification(self, notification: Notification) -> None:
+        """A notification that no revision of MCP has, of a server of the member's era."""
+
     def on_notice(self, notice: Notice) -> None:
         """A notification of the tree that plain MCP does not know."""
 
@@ -60,6 +67,7 @@ class Audience:
         self._announced: dict[tuple[str, Link], Sees] = {}  # lists that are what they were, and who sees them
         self._told_at: dict[str, float] = {}  # when all were last told of a kind of list
         self._marked: set[str] = set()  # of which only the metadata changed
+        self.untold_notifications = 0  # of vendors: too large, or perhaps another client's
         self.unplaced_logs = 0  # messages of a shared server that may belong to any of several clients
 
     def join(self, member: Member) -> None:
@@ -176,7 +184,7 @@ class Audience:
         changed, self._changed = self._changed, set()
         marked, self._marked = self._marked, set()
         announced, self._announced = self._announced, {}
-        self._told_at |= dict.fromkeys(changed, asyncio.get_running_loop().time())
+        self._told_at |= dict.fromkeys(changed, self._now())
         seen: dict[ViewKey, set[str]] = {}
         for member in list(self.members):
             caller = member.caller
@@ -220,6 +228,35 @@ class Audience:
             if not callers or member.caller.principal.name in callers:
                 member.on_log(params)
         link.noise.count_receivers(len(self.members))
+
+    def vendor_notification(
+        self, link: ConnectedLink, notification: Notification, with_tasks: set[str], sees: Sees
+    ) -> None:
+        """Tells the members that see the server and are of its era, unless it may belong to another principal's call
+        or task. That, and what is large, is only counted."""
+        concerned = link.principals() | with_tasks
+        if link.owner is not None:
+            concerned = {link.owner}
+        told = [
+            member
+            for member in self.members
+            if member.caller.era is link.era
+            and (not concerned or member.caller.principal.name in concerned)
+            and link.client in (None, member.caller)
+            and sees(member.caller, link.shared or link)
+        ]
+        is_unplaced = link.owner is None and len(concerned) > 1
+        if is_unplaced or len(notification.params) > VENDOR_BYTES_MAX:
+            self.untold_notifications += 1
+            if self.untold_notifications == 1:
+                log.info("link %s: its %.80s is not passed on; more are counted", link.segment, notification.method)
+            return
+        link.noise.count_receivers(len(told))
+        for member in told:
+            member.on_vendor_notification(notification)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def orphan_request(self, link: ConnectedLink, request: Request) -> bool:
         """A client's own server asks outside of a call: its session; or for roots, of the one client of its user that

@@ -171,6 +171,35 @@ def changes(server: Server, options: Namespace) -> None:
     server.tool("hang_up", hang_up)
 
 
+def vendor(server: Server, options: Namespace) -> None:
+    """`tell` {method, params, times?}: notifications of these on the call's own stream; `tell_all`: on everybody's.
+
+    Declares an experimental capability.
+    """
+    server.capabilities["experimental"] = '{"com.example/feature":{"n":1.0,"a":[]},"dev.interlock/ax":{}}'
+
+    async def tell(exchange: Exchange, arguments: str) -> str:
+        given = members(arguments)
+        for _ in range(int(given.get("times", "1"))):
+            await exchange.notify(json.loads(given["method"]), given.get("params", "{}"))
+        return text_result("told")
+
+    async def tell_all(exchange: Exchange, arguments: str) -> str:
+        given = members(arguments)
+        method, params = json.loads(given["method"]), given.get("params", "{}")
+
+        async def later() -> None:
+            await asyncio.sleep(float(given.get("after", "0.05")))  # when no call is under way
+            for _ in range(int(given.get("times", "1"))):
+                await server.announce("toolsListChanged", method, params=params)
+
+        server.later = asyncio.ensure_future(later())
+        return text_result("told")
+
+    server.tool("tell", tell)
+    server.tool("tell_all", tell_all)
+
+
 def resources(server: Server, options: Namespace) -> None:
     """Two resources and a template; `touch` {uri} announces an update to those who subscribed."""
     server.capabilities["resources"] = '{"subscribe":true,"listChanged":true}'
@@ -339,6 +368,7 @@ FEATURES: dict[str, Callable[[Server, Namespace], None]] = {
     "progress": progress,
     "logs": logs,
     "list-changed": changes,
+    "vendor": vendor,
     "resources": resources,
     "prompts": prompts,
     "completions": completions,

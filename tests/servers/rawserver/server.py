@@ -189,6 +189,7 @@ class Server:
         self.received: list[Message] = []
         self.cancelled: list[str] = []
         self.asked = 0
+        self.later: asyncio.Future[None] | None = None  # what it does after an answer
         self.methods: dict[str, Handler] = {
             "initialize": self._initialize,
             "server/discover": self._discover,
@@ -323,16 +324,16 @@ class Server:
         finally:
             self.listeners.pop(key, None)
 
-    async def announce(self, kind: str, method: str, uri: str | None = None) -> None:
+    async def announce(self, kind: str, method: str, uri: str | None = None, params: str = "{}") -> None:
         """Tell everybody who asked: legacy sessions on their stream, modern ones on their subscription."""
-        params = [] if uri is None else [("uri", string(uri))]
+        said = list(members(params).items()) if uri is None else [("uri", string(uri))]
         for session in list(self.sessions.values()):
             if session.initialized and (uri is None or uri in session.subscriptions):
-                session.outbox.put_nowait(notification(method, obj(params)))
+                session.outbox.put_nowait(notification(method, obj(said)))
         for key, (exchange, wanted, _) in list(self.listeners.items()):
             asked = uri in json.loads(wanted.get(kind, "[]")) if uri is not None else wanted.get(kind) == "true"
             if asked:
-                await exchange.notify(method, obj([("_meta", obj([(META + "subscriptionId", key)])), *params]))
+                await exchange.notify(method, obj([("_meta", obj([(META + "subscriptionId", key)])), *said]))
 
 
 KINDS: dict[type, str] = {InputRequired: "input_required", MadeTask: "task"}

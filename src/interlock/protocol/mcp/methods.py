@@ -61,6 +61,26 @@ NAMED_BY: Final = {
 # Requests a legacy server may send, and the client capability each needs.
 ASKED_OF_CLIENT: Final = {CREATE_MESSAGE: "sampling", ELICIT: "elicitation", ROOTS_LIST: "roots"}
 
+# Every method that some revision defines, or MCP-AX. What is none of them is a vendor's own.
+_DEFINED: Final = frozenset(
+    (
+        *(INITIALIZE, INITIALIZED, PING, DISCOVER, LISTEN, COMPLETE, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE),
+        *(TOOLS_CALL, PROMPTS_GET, RESOURCES_READ, *LISTS),
+        *(TASKS_GET, TASKS_RESULT, TASKS_LIST, TASKS_CANCEL, TASKS_UPDATE, TASK_STATUS, TASK_NEWS),
+        *(CREATE_MESSAGE, ELICIT, ROOTS_LIST, ELICITATION_COMPLETE, ACKNOWLEDGED),
+        *(CANCELLED, PROGRESS, LOG_MESSAGE, RESOURCE_UPDATED, ROOTS_CHANGED),
+        *(TOOLS_CHANGED, PROMPTS_CHANGED, RESOURCES_CHANGED),
+    )
+)
+_OF_TREE: Final = ("notifications/mcpax/", "mcpax/")
+
+
+def is_vendor_method(method: str) -> bool:
+    """Whether the method of a notification is a vendor's own, and no request's either: some servers answer a request
+    without an id by doing what it asks."""
+    return method not in _DEFINED and not method.startswith(_OF_TREE)
+
+
 # Methods whose complete results carry cache hints in 2026-07-28.
 CACHEABLE: Final = frozenset({DISCOVER, RESOURCES_READ, *LISTS})
 

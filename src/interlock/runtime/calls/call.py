@@ -35,7 +35,7 @@ from interlock.protocol.jsonrpc.errors import (
     error_body,
     for_legacy,
 )
-from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.ax_errors import maybe_for_modern_edge
 from interlock.protocol.mcp.eras import MODERN, Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
@@ -414,6 +414,11 @@ class Call(msgspec.Struct, eq=False):
         if level is None or not passes_level(params, level):
             return
         self.sink.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
+
+    def on_vendor_notification(self, notification: Notification, era: Era) -> None:
+        """What no revision of MCP has means nothing in the other era, and a parent hears of events otherwise."""
+        if not self.done and era is self.caller.era and self.caller.hop is None:
+            self.sink.emit(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
 
     def on_request(self, link: Asked, request: Request) -> None:
         asker = self.caller.asker

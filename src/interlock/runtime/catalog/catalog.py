@@ -211,6 +211,16 @@ class View:
     def links(self) -> list[Link]:
         return [items.link for items in self._link_items]
 
+    @property
+    def is_of_one_server(self) -> bool:
+        """Whether names are the server's own here."""
+        return self._key.only is not None
+
+    def shows(self, link: Link) -> bool:
+        """Whether anything of it can be called or read."""
+        part = self._parts.get(link.segment)
+        return part is not None and bool(part.tools or part.prompts or link.segment in self._open)
+
     def _make_page(self, method: str, era: Era, after: str) -> Page:
         if method in (TOOLS_LIST, PROMPTS_LIST):
             routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes

@@ -49,6 +49,7 @@ from interlock.runtime.audience import Audience
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal, Sink, view_key
+from interlock.runtime.dispatch.client_notifications import ClientNotifications
 from interlock.runtime.dispatch.client_tasks import AskedTasks
 from interlock.runtime.dispatch.dispatch import resource_not_found
 from interlock.runtime.dispatch.task_methods import ABOUT, TaskMethods
@@ -70,8 +71,10 @@ class LegacyFront:
         audience: Audience,
         tasks: TaskMethods,
         asked: AskedTasks,
+        notifications: ClientNotifications | None = None,
     ) -> None:
         self._dispatch = dispatch
+        self._notifications = notifications
         self._task_methods = tasks
         self._asked = asked
         self._stock = stock
@@ -257,6 +260,8 @@ class LegacyFront:
             self._audience.roots_changed(session.caller)
         elif message.method == TASK_STATUS:
             self._asked.on_status(session.caller, message.params)
+        elif self._notifications is not None:
+            self._notifications.pass_on(session.caller, message)
 
 
 _ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE, CONFIRM)) | ABOUT[Era.LEGACY]

@@ -20,6 +20,7 @@ from interlock.protocol.jsonrpc.codec import (
     maybe_string,
 )
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
+from interlock.protocol.jsonrpc.messages import Notification
 from interlock.protocol.mcp.eras import MODERN_VERSIONS, Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS, Climbed
 from interlock.protocol.mcp.methods import (
@@ -43,6 +44,7 @@ from interlock.runtime.audience import Audience
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal, Sink, ViewKey, view_key
+from interlock.runtime.dispatch.client_notifications import ClientNotifications
 from interlock.runtime.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.runtime.fronts.client_dispatch import ClientDispatch, ClientLists
 from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities
@@ -108,12 +110,18 @@ class Listener:
     def tell_legacy(self, message: bytes) -> None:
         pass
 
+    def on_vendor_notification(self, notification: Notification) -> None:
+        self._tell_tagged(notification.method, notification.params)
+
     def on_notice(self, notice: Notice) -> None:
         if self._events:
-            params: dict[str, Any] = dict(decode_object(notice.params) or {})
-            meta = decode_object(params["_meta"]) if "_meta" in params else None
-            params["_meta"] = {**(meta or {}), META_SUBSCRIPTION: Raw(self._id)}
-            self._tell(encode_notification(notice.method.encode(), encode_value(params)))
+            self._tell_tagged(notice.method, notice.params)
+
+    def _tell_tagged(self, method: str, said: Raw) -> None:
+        params: dict[str, Any] = dict(decode_object(said) or {})
+        meta = decode_object(params["_meta"]) if "_meta" in params else None
+        params["_meta"] = {**(meta or {}), META_SUBSCRIPTION: Raw(self._id)}
+        self._tell(encode_notification(encode_value(method)[1:-1], encode_value(params)))
 
     def finish(self) -> None:
         """An orderly end: the answer to the listen request."""
@@ -128,9 +136,11 @@ class ModernFront:
         audience: Audience,
         tasks: TaskMethods,
         listeners: set[Listener] | None = None,
+        notifications: ClientNotifications | None = None,
     ) -> None:
-        """`listeners`: those of another front, which this one shares."""
+        """`listeners`: those of another front, which this one shares. `notifications`: passes on those of vendors."""
         self._dispatch = dispatch
+        self._notifications = notifications
         self._task_methods = tasks
         self._stock = stock
         self._audience = audience
@@ -182,6 +192,11 @@ class ModernFront:
             fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
             sink.answer(encode_fault(request.id, fault), HTTP_STATUS[METHOD_NOT_FOUND])
         return None
+
+    def pass_on(self, caller: Caller, notification: Notification) -> None:
+        """Of a client on stdio: over HTTP, 2026-07-28 has no notifications of clients."""
+        if self._notifications is not None:
+            self._notifications.pass_on(caller, notification)
 
     def _key(self, caller: Caller, meta: dict[str, Raw], names: NameForm) -> ViewKey:
         """A client that declares our extension lists dotted names (MCP-AX 3.2, our rule)."""

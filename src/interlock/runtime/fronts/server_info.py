@@ -12,6 +12,7 @@ from interlock.runtime.catalog.catalog import View
 
 SERVER_INFO = {"name": "interlock", "title": "Interlock", "version": __version__}
 INSTRUCTIONS_CHARS_MAX = 100_000
+EXPERIMENTAL_BYTES_MAX = 16 * 1024  # of one server; every client is told of it when it greets
 INTRODUCTION = (
     "Interlock gathers several MCP servers. A tool's name begins with the server it belongs to; "
     "_meta['x-mcpax-capability'] says whether a tool changes anything, whether that can be undone, and how fresh what "
@@ -41,7 +42,10 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
             offered[name] = {}
     if upward:
         offered |= _WHATEVER_COMES
-    offered["extensions" if modern else "experimental"] = {EXTENSION: {}}
+    experimental = _experimental(view, modern=modern)
+    if experimental:
+        offered["experimental"] = experimental
+    offered.setdefault("extensions" if modern else "experimental", {})[EXTENSION] = {}
     makers = [link.facts for link in view.links if tasks and link.facts and link.tasks and link.modern == modern]
     if makers and modern:
         offered["extensions"][TASKS_EXTENSION] = {}
@@ -50,6 +54,20 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
         if any(offers_cancelling(facts.capabilities) for facts in makers):
             offered["tasks"]["cancel"] = {}
     return offered
+
+
+def _experimental(view: View, *, modern: bool) -> dict[str, Any]:
+    """What servers of the client's era offer beside the protocol: as `SEGMENT/KEY`, so that no server's is taken for
+    another's, and by their own keys to a client that sees one server alone."""
+    found: dict[str, Any] = {}
+    for link in view.links:
+        said = link.facts.capabilities.get("experimental") if link.facts and link.modern == modern else None
+        if said is None or len(said) > EXPERIMENTAL_BYTES_MAX or not view.shows(link):
+            continue
+        for key, value in (decode_object(said) or {}).items():
+            if bytes(value)[:1] == b"{" and key != EXTENSION:
+                found[key if view.is_of_one_server else f"{link.segment}/{key}"] = value
+    return found
 
 
 def instructions(view: View, only: str | None) -> str:

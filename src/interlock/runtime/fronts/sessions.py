@@ -13,7 +13,7 @@ from msgspec import Raw
 from interlock.protocol.ax.notifications import Notice, as_log
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_request, encode_value
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
-from interlock.protocol.jsonrpc.messages import Response
+from interlock.protocol.jsonrpc.messages import Notification, Response
 from interlock.protocol.mcp.methods import (
     ASKED_OF_CLIENT,
     CANCELLED,
@@ -96,6 +96,9 @@ class Session:
 
     def tell_legacy(self, message: bytes) -> None:
         self.tell(message)
+
+    def on_vendor_notification(self, notification: Notification) -> None:
+        self.tell(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
 
     def on_notice(self, notice: Notice) -> None:
         """As it is to those who know the tree; to others the events of MCP-AX are log messages (MCP-AX 12, 13.1).

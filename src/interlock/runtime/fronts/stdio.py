@@ -164,6 +164,8 @@ class LineFront:
                 running = self._running.pop(bytes(params.get("requestId", b"")), None)
                 if running is not None:
                     self._stop_one(running, maybe_string(params.get("reason")))
+            else:
+                self._modern.pass_on(caller, message)
             return
         if not isinstance(message, Request):
             return

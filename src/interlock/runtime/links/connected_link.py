@@ -47,7 +47,7 @@ from interlock.protocol.jsonrpc.errors import (
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
 from interlock.protocol.mcp.eras import BATCH_VERSION, LATEST_MODERN, MODERN
-from interlock.protocol.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
+from interlock.protocol.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS, crossing_keys
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
@@ -63,6 +63,7 @@ from interlock.protocol.mcp.methods import (
     TASK_NEWS,
     TASK_STATUS,
     TOOLS_CHANGED,
+    is_vendor_method,
 )
 from interlock.protocol.mcp.roots import encode_roots, hold_answers_untrusted, hold_roots_untrusted
 from interlock.protocol.mcp.tasks import offers_tasks
@@ -201,10 +202,21 @@ class ConnectedLink(Link):
         message = encode_request(b"%d" % uid, method.encode(), encode_value(params) if params else b"")
         pending.handle = self.pipe.send(message, head, pending)
 
-    def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+    def notify(self, method: str, params: dict[str, Any] | None = None, head: bytes = b"") -> None:
         if self.pipe is not None:
             body = encode_value(params) if params else b""
-            self.pipe.send(encode_notification(method.encode(), body), b"", None)
+            self.pipe.send(encode_notification(encode_value(method)[1:-1], body), head, None)
+
+    def pass_on(self, notification: Notification) -> None:
+        """A client's notification of a vendor's own kind."""
+        params = decode_object(notification.params) if notification.params else {}
+        if params is None:
+            return
+        meta = decode_object(params["_meta"]) if "_meta" in params else None
+        if meta is not None:
+            kept = crossing_keys(meta, vendor=self._vendor_meta)
+            params["_meta"] = Raw(encode_value({**kept, **{key: meta[key] for key in ERA_KEYS if key in meta}}))
+        self.notify(notification.method, params, MODERN_HEAD if self.modern else b"")
 
     def send_again(self, call: Call) -> None:
         """The same call in its next round, once what brought the last answer is done: a new id, a new deadline."""
@@ -387,6 +399,12 @@ class ConnectedLink(Link):
                 listener.on_acknowledged(message.params)
             else:
                 self.events.on_acknowledged(self, message.params)
+        elif is_vendor_method(method):
+            pending = self.whose(origin)
+            if isinstance(pending, Call):
+                pending.on_vendor_notification(message, self.era)
+            else:
+                self.events.on_vendor_notification(self, message)
 
     def _is_old_news(self, params: Raw) -> bool:
         """Told on a subscription that was replaced: the newer one tells it as well."""

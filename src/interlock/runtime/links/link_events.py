@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.protocol.mcp.roots import HeldRoots
 from interlock.runtime.calls.call import Call, CallFactory, Pending
 from interlock.runtime.calls.caller import Asking, Caller
@@ -86,6 +86,9 @@ class LinkEvents:
 
     def on_elicitation_complete(self, link: "ConnectedLink", params: Raw) -> None: ...
 
+    def on_vendor_notification(self, link: "ConnectedLink", notification: Notification) -> None:
+        """A notification that no revision of MCP has, and that belongs to no call we can name."""
+
     def on_announced(self, link: "ConnectedLink", kind: str, since: float) -> None:
         """The server said, at this time of the loop, that its list of `kind` changed; it has been read since."""
 
@@ -141,3 +144,6 @@ class PassedOnEvents(LinkEvents):
 
     def on_elicitation_complete(self, link: "ConnectedLink", params: Raw) -> None:
         self._events.on_elicitation_complete(link, params)
+
+    def on_vendor_notification(self, link: "ConnectedLink", notification: Notification) -> None:
+        self._events.on_vendor_notification(link, notification)

@@ -10,6 +10,7 @@ from interlock.runtime.aql.adapter import LoopAdapter
 from interlock.runtime.aql.surface import AqlSurface
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.calls.caller import principal_for
+from interlock.runtime.dispatch.client_notifications import ClientNotifications
 from interlock.runtime.dispatch.task_methods import TaskMethods
 from interlock.runtime.fronts.ax import AxEndpoint
 from interlock.runtime.fronts.legacy import LegacyFront
@@ -79,8 +80,9 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
     sessions = Sessions(clock, plan.mcp.session_idle_s, on_session_ended)
     lists = ListCache(calls.catalog, calls.keepers, clock, plan.ax.list_ttl_s)
     tasks = TaskMethods(calls.dispatch, calls.task_updates, calls.keepers, clock)
-    legacy = LegacyFront(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks)
-    modern = ModernFront(calls.dispatch, lists, calls.audience, tasks)
+    notifications = ClientNotifications(calls.dispatch.view, stores.recorder, clock)
+    legacy = LegacyFront(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks, notifications)
+    modern = ModernFront(calls.dispatch, lists, calls.audience, tasks, notifications=notifications)
     surfaces = _surfaces(calls, stores, lists, sessions, tasks, FrontPair("flat", legacy, modern))
     subservers = AxEndpoint(plan, tokens, links.registrar, refusals, _certificates(plan, stores)) if listen else None
 

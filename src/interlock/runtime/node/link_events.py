@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.protocol.mcp.methods import ROOTS_LIST
 from interlock.protocol.mcp.roots import HeldRoots
 from interlock.runtime.audience import Audience
@@ -75,6 +75,9 @@ class NodeLinkEvents(LinkEvents):
     def on_elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
         self._audience.elicitation_complete(link, params)
 
+    def on_vendor_notification(self, link: ConnectedLink, notification: Notification) -> None:
+        self._audience.vendor_notification(link, notification, self._tasks.principals(link), self._sees)
+
     def on_announced(self, link: ConnectedLink, kind: str, since: float) -> None:
         self._audience.list_announced(link, kind, since, self._sees)
 
@@ -82,7 +85,7 @@ class NodeLinkEvents(LinkEvents):
         self._audience.own_list_changed(link, kind)
 
     def _sees(self, caller: Caller, link: Link) -> bool:
-        return link in self._catalog.namespace.view(caller.key).links
+        return self._catalog.namespace.view(caller.key).shows(link)
 
 
 def _roots_line(at: float, link: ConnectedLink, caller: Caller, held: HeldRoots) -> bytes:

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Raw
 
+from interlock.protocol.jsonrpc.messages import Notification
 from interlock.runtime.base.link_state import USABLE, LinkState
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.credentials.token import TokenHolder
@@ -127,6 +128,10 @@ class OwnKeeper(Keeper):
     def on_log(self, link: ConnectedLink, params: Raw) -> None:
         if self.token is None:
             super().on_log(link, params)
+
+    def on_vendor_notification(self, link: ConnectedLink, notification: Notification) -> None:
+        if self.token is None:
+            super().on_vendor_notification(link, notification)
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         self.refused(what)

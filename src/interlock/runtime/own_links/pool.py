@@ -22,7 +22,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.config.plan import ServerPlan, Spawn
+from interlock.protocol.jsonrpc.codec import decode_object
 from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.protocol.mcp.methods import EXTENSION
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.credentials.consents import Consent
@@ -203,6 +206,10 @@ class OwnLinks:
         offered: Mapping[str, Any] = {
             name: client.capabilities[name] for name in _PASSED if name in client.capabilities
         }
+        experimental = decode_object(client.capabilities.get("experimental", RAW_EMPTY)) or {}
+        experimental.pop(EXTENSION, None)  # it concerns the names here, and the lists come over the shared link
+        if experimental:
+            offered = {**offered, "experimental": experimental}
         return msgspec.structs.replace(parts, manner=Manner(capabilities=offered))
 
     # Ending

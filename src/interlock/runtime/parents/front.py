@@ -216,6 +216,9 @@ class UpwardFront:
     def tell_legacy(self, message: bytes) -> None:
         pass
 
+    def on_vendor_notification(self, notification: Notification) -> None:
+        """A parent hears what registered subservers tell (MCP-AX 12); an adopted server's own are for its clients."""
+
     def on_notice(self, notice: Notice) -> None:
         if self._session is None:
             self.emit(encode_notification(notice.method.encode(), bytes(notice.params)))

@@ -27,7 +27,7 @@ from interlock.protocol.jsonrpc.errors import (
     CodecError,
     Fault,
 )
-from interlock.protocol.jsonrpc.messages import Response
+from interlock.protocol.jsonrpc.messages import Notification, Response
 from interlock.protocol.mcp.capabilities import may_be_asked
 from interlock.protocol.mcp.eras import MODERN, Era
 from interlock.protocol.mcp.headers import mirror_headers
@@ -393,6 +393,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if not self.done:
             self._record_invocation("cancelled")
         super().cancel(reason)
+
+    def on_vendor_notification(self, notification: Notification, era: Era) -> None:
+        """Its client knows the contract, not the server."""
 
     def on_progress(self, params: dict[str, Raw]) -> None:
         """Pass progress on; the contract's time is the whole of it (AIP-30.implements-5)."""

@@ -16,7 +16,7 @@ from msgspec import Raw
 from interlock.process.stderr import Redact, StderrRing
 from interlock.protocol.drivers.model import Driver
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
-from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.caller import Asking
@@ -153,6 +153,9 @@ class DriverKeeper(Keeper):
     def on_elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
         if self._may_ask:
             super().on_elicitation_complete(link, params)
+
+    def on_vendor_notification(self, link: ConnectedLink, notification: Notification) -> None:
+        """Its clients know contracts, not this server."""
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         self.refused(what)
