@@ -11,6 +11,7 @@ The tool `interview` {label, steps}, the prompt `interview` {label, steps as JSO
     {"gate": NAME}                       wait until the tool `open` {gate} is called
     {"progress": N}, {"log": LEVEL}      a notice
     {"fail": {code, message, data?}}     end with this error
+    {"spoil": TEXT}                      the last: the tool ends with a result that says so, isError
     {"linger": NAME}                     modern, HTTP: the stream of this round stays open until `open` {gate}
 `hold` {level}: logging/setLevel to that level waits until `open` {gate: LEVEL}; `tally` names the levels that wait.
 `tally` says how often each label was begun, finished and cancelled, and which answers came to questions of `send`.
@@ -172,7 +173,12 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
     async def interview_tool(exchange: Exchange, arguments: str) -> str:
         given = members(arguments)
         told = await interview(exchange, json.loads(given.get("label", '""')), given["steps"])
-        return told if isinstance(told, InputRequired) else structured(told)
+        if isinstance(told, InputRequired):
+            return told
+        words = members(elements(given["steps"])[-1]).get("spoil")
+        if words is not None:
+            return obj([("isError", "true"), ("content", array([obj([("type", '"text"'), ("text", words)])]))])
+        return structured(told)
 
     async def get_prompt(exchange: Exchange) -> str:
         if exchange.param("name") != "interview":

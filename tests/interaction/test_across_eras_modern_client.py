@@ -263,6 +263,40 @@ async def test_what_the_server_itself_says_of_its_failure_is_kept_whole(tree: Tr
 
 
 @pytest.mark.parametrize("link", LEGACY_LINKS)
+async def test_a_tool_that_says_that_it_failed_is_heard_as_a_missing_capability_too(tree: Tree, link: str) -> None:
+    """As the SDKs of servers write it, which make a result of what a tool throws."""
+    words = "Client does not support sampling"
+    async with tree.peer("http-modern", {}) as peer:
+        refused = await peer.call(tool(link, "interview"), interview(asks(question(SAMPLE)), {"spoil": words}))
+        assert (refused.status, refused.error["code"]) == (400, -32021)
+        assert words in refused.error["message"]
+        data = refused.error["data"]
+        assert data["requiredCapabilities"] == {"sampling": {}}
+        assert data["result"]["content"] == [{"type": "text", "text": words}]
+        plain = await peer.call(tool(link, "interview"), interview({"spoil": words}))
+        assert plain.result["isError"]
+    async with tree.peer("http-modern", {"elicitation": {}}) as peer:
+        given = interview(asks(question(SAMPLE)), asks(question(ELICIT)), {"spoil": words})
+        asked = await peer.call(tool(link, "interview"), given)
+        failed = await again(peer, tool(link, "interview"), given, asked, filled(asked))
+        assert failed.result["isError"]  # it went on with another question
+
+
+@pytest.mark.parametrize("link", LEGACY_LINKS)
+async def test_a_legacy_server_is_told_what_the_asking_client_can_do(tree: Tree, link: str) -> None:
+    """The link is shared and was opened with what any client may have; a server that looks asks only for the rest."""
+    key = "io.modelcontextprotocol/clientCapabilities"
+    async with tree.peer("http-modern") as peer:
+        for capabilities in ({"sampling": {}}, {"elicitation": {"form": {}}, "experimental": {"a/b": {"n": 1}}}):
+            mark = label()
+            await peer.call(tool(link, "echo"), {"mark": mark}, capabilities=capabilities)
+            seen = (await peer.call(tool(link, "seen"), capabilities={})).result["structuredContent"]["messages"]
+            (call,) = [one for one in seen if f'"{mark}"' in one["text"]]
+            assert call["meta"] == {key: capabilities}
+        assert seen[-1]["meta"] is None  # one that can do nothing costs nothing
+
+
+@pytest.mark.parametrize("link", LEGACY_LINKS)
 async def test_a_server_that_went_on_with_another_question_did_not_fail_for_the_first(tree: Tree, link: str) -> None:
     async with tree.peer("http-modern", {"elicitation": {}}) as peer:
         given = interview(asks(question(SAMPLE)), asks(question(ELICIT)), {"fail": FULL})

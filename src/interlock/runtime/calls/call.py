@@ -118,6 +118,9 @@ class CallHandler(Protocol):
     def translate_error(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
         """A legacy server's error that a modern client hears as something else: the whole message and its status."""
 
+    def translate_failure(self, call: "Call", result: Raw) -> tuple[bytes, int] | None:
+        """The same of a result that says that the tool failed."""
+
 
 Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
 
@@ -322,6 +325,11 @@ class Call(msgspec.Struct, eq=False):
         # Most results say only that they are no error; no string holds this member: its quotes would be escaped.
         elif text.count(b'"isError"') != text.count(b'"isError":false') and _is_error(result):
             outcome = Outcome.TOOL_ERROR
+        if outcome is not OK and self.dialogue is not None and era is not mine and mine is MODERN:
+            instead = self.handler.translate_failure(self, result)
+            if instead is not None:
+                self._end(instead[0], outcome, instead[1])
+                return
         if self.handler.timing is not None:
             result = Raw(self.handler.timing(self, bytes(result)))
         self._end(encode_result(self.client_id, result), outcome, 200)

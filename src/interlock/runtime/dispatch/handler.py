@@ -6,12 +6,12 @@ client, and what is recorded when it ends.
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Raw
 
 from interlock.protocol.ax.latency import with_latency
-from interlock.protocol.jsonrpc.codec import decode_object, encode_fault, maybe_string
+from interlock.protocol.jsonrpc.codec import decode_array, decode_object, encode_fault, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     INTERNAL_ERROR,
     MISSING_CAPABILITY,
@@ -37,6 +37,8 @@ from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timeout_fault
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.log_level import Heard
+
+SAID_CHARS_MAX: Final = 1000  # of a server's words in our message; all of it is in the data
 
 
 class Handler:
@@ -152,13 +154,21 @@ class Handler:
         call.on_failed(Fault(TOOL_DEGRADED, "tool_degraded", data), Outcome.REFUSED)
 
     def translate_error(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
+        said = maybe_string((decode_object(error) or {}).get("message"))
+        return self._maybe_lacking(call, said, {"error": error}) or self.parking.url_required(call, error)
+
+    def translate_failure(self, call: Call, result: Raw) -> tuple[bytes, int] | None:
+        blocks = decode_array((decode_object(result) or {}).get("content", b"[]")) or [Raw(b"{}")]
+        return self._maybe_lacking(call, maybe_string((decode_object(blocks[0]) or {}).get("text")), {"result": result})
+
+    def _maybe_lacking(self, call: Call, said: str | None, outcome: dict[str, Raw]) -> tuple[bytes, int] | None:
+        """The answer where a failure is what came of a question that the client cannot answer."""
         lacked = call.dialogue.lacked if call.dialogue is not None else None
-        if lacked is not None:  # the server's error is what came of a question the client cannot answer
-            said = maybe_string((decode_object(error) or {}).get("message")) or "no reason given"
-            data = {"requiredCapabilities": lacked, "error": error}
-            fault = Fault(MISSING_CAPABILITY, f"the server asked for what the client lacks, and failed: {said}", data)
-            return encode_fault(call.client_id, fault), HTTP_STATUS[MISSING_CAPABILITY]
-        return self.parking.url_required(call, error)
+        if lacked is None:
+            return None
+        why = f"the server asked for what the client lacks, and failed: {(said or 'no reason given')[:SAID_CHARS_MAX]}"
+        fault = Fault(MISSING_CAPABILITY, why, {"requiredCapabilities": lacked, **outcome})
+        return encode_fault(call.client_id, fault), HTTP_STATUS[MISSING_CAPABILITY]
 
     # The end of a call
 
