@@ -62,6 +62,8 @@ def corpus() -> dict[str, Written]:
         found[f"echo {label}"] = _call("echo", text)
         if "argument" not in label:
             found[f"prompt {label}"] = _prompt(text)
+    found["echo null"] = _call("echo", "null")
+    found["echo nothing"] = "tools/call", lambda at: obj([("name", string(at.name("echo")))])
     found["tool error"] = _call("fail", "{}")
     for code in (-32000, -32602, -32603, 7, 32002):
         data = '{"z":1,"a":18446744073709551616,"e":{},"s":"\\u00e9"}'

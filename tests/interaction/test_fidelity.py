@@ -3,15 +3,17 @@
 One corpus is sent to a server directly and to the same kind of server through a node, by the same clients.
 """
 
+import asyncio
 import json
 from collections.abc import Iterator
 
 import pytest
 import pytest_asyncio
 from tests.interaction.corpus import Behind, Place, corpus
+from tests.interaction.cutting import elements
 from tests.interaction.fleet import CROSS_ERA, FRONTS, LINKS, SAME_ERA, Fleet, era, tool
 from tests.interaction.peers import Peer
-from tests.servers.rawserver.text import members, reading_deeply
+from tests.servers.rawserver.text import array, members, reading_deeply, string
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -85,7 +87,12 @@ def translated(text: str, label: str, link: str, front: str) -> dict[str, str]:
             code = "-32602" if era(front) == "modern" else "-32002"
         return {**said, "code": code}
     if era(front) == "legacy":
-        return {key: value for key, value in said.items() if key not in ("resultType", "ttlMs", "cacheScope")}
+        said = {key: value for key, value in said.items() if key not in ("resultType", "ttlMs", "cacheScope")}
+        value = said.get("structuredContent")
+        if value is not None and not value.startswith("{"):  # before 2026-07-28 it is an object
+            del said["structuredContent"]
+            said["content"] = array([*elements(said["content"]), f'{{"type":"text","text":{string(value)}}}'])
+        return said
     said = {"resultType": '"complete"', **said}
     return {**said, "ttlMs": "0", "cacheScope": '"private"'} if label.startswith("read") else said
 
@@ -140,3 +147,37 @@ async def test_an_id_comes_back_as_it_was_written(fleet: Fleet, front: str) -> N
             for method, params in (("tools/list", {}), ("tools/call", {"name": "no.such"})):
                 reply = await peer.request(method, params, request_id=request_id)
                 assert members(reply.text)["id"] == request_id
+
+
+@pytest.mark.parametrize("link", LINKS)
+async def test_a_client_of_one_server_lists_and_calls_the_servers_own_names(fleet: Fleet, link: str) -> None:
+    async with fleet.directly(link) as peer:
+        own = [one["name"] for one in (await peer.request("tools/list")).result["tools"]]
+    for front in ("http-legacy", "http-modern"):
+        async with fleet.peer(front, path=f"/only/{link}") as peer:
+            listed = [one["name"] for one in (await peer.request("tools/list")).result["tools"]]
+            assert sorted(listed) == sorted(own)
+            assert (await peer.call("echo", '{"a":1}')).result["structuredContent"] == {"a": 1}
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("front", ["http-legacy", "http-modern"])
+async def test_a_dropped_connection_means_what_it_means_in_the_clients_era(fleet: Fleet, front: str, link: str) -> None:
+    """Legacy: the call goes on, and is cancelled by a notification. Modern: it is cancelled."""
+    async with fleet.peer(front) as peer, fleet.peer("http-modern") as other:
+
+        async def waiting() -> list[str]:
+            found: list[str] = (await other.call(tool(link, "waiting"))).result["structuredContent"]["ids"]
+            return found
+
+        before = await waiting()
+        ongoing = peer.begin_call(tool(link, "wait"))
+        async with asyncio.timeout(10):
+            while len(await waiting()) == len(before):
+                pass
+            await peer.hang_up(ongoing)
+            if not peer.modern:
+                assert len(await waiting()) == len(before) + 1
+                await peer.notify("notifications/cancelled", f'{{"requestId":{ongoing.id}}}')
+            while len(await waiting()) != len(before):
+                pass
