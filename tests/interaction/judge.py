@@ -84,6 +84,9 @@ ACKNOWLEDGED = {"properties": {"resultType": {"const": "complete"}, "taskId": Fa
 OF_EXTENSION = {"tasks/get": DETAIL, "tasks/update": ACKNOWLEDGED, "tasks/cancel": ACKNOWLEDGED}
 
 
+VENDOR = "codex/event"  # a notification of a vendor's own, which any client of a shared server may hear
+
+
 def complaints(version: str, message: Any, method: str | None = None) -> list[str]:
     """Why `message` is not what a client of `version` may get; `method` is the request it answers."""
     found = [f"{path}: an MCP-AX key outside _meta" for path in _stray_keys(message, "$")]
@@ -94,6 +97,8 @@ def complaints(version: str, message: Any, method: str | None = None) -> list[st
         table = REQUESTS if "id" in message else NOTIFICATIONS
         if version == EXTENSION and kind == "notifications/tasks":
             return found + _errors_in(DETAIL, message.get("params"))
+        if kind == VENDOR and "id" not in message:
+            return found
         if table.get(kind) not in _definitions(version):
             return [*found, f"{version} has no {kind} from a server"]
         return found + _errors(version, table[kind], message)

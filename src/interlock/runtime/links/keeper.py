@@ -72,7 +72,7 @@ RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when gre
 REST_PER_ITEM_S: Final = 50e-6  # some ten times what reading one takes: a flood of changes gets a tenth of the node
 REST_ITEMS_MIN: Final = 100  # what is read in a few milliseconds needs no rest
 REST_MAX_S: Final = 1.0  # a fifth of the usual heartbeat interval, within which a change is to be seen above (6.3)
-SAME_REST_S: Final = 1.0  # after a change was announced that is none: each such announcement is told to clients
+SAME_REST_S: Final = 0.25  # after a change was announced that is none: each such announcement is told to clients
 IDLE: Final = "it was idle"
 
 StockCatalog = Callable[[ConnectedLink, Listing | None], Awaitable[None]]
