@@ -17,7 +17,7 @@ from interlock.runtime.calls.call import Call, CallLink
 WAIT_S: Final = 30.0
 CALLS_MAX: Final = 16_384
 BYTES_MAX: Final = 64 * 1024 * 1024
-SHARES: Final = 4  # how many principals it takes to fill the queue
+SHARES: Final = 2  # how many principals it takes to fill the queue
 
 IsFull = Callable[[CallLink], bool]
 
@@ -25,13 +25,19 @@ IsFull = Callable[[CallLink], bool]
 class Place:
     """A call in the queue, until it leaves or gets its room."""
 
-    __slots__ = ("call", "has_room", "principal", "size")
+    __slots__ = ("_queue", "call", "has_room", "principal", "size")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, queue: "CallQueue") -> None:
         self.call = call
+        self._queue: CallQueue | None = queue
         self.principal = call.caller.principal.name
         self.size = sum(len(value) for value in call.params.values() if isinstance(value, Raw))
         self.has_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def leave(self) -> None:
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.change(self, -1)
 
 
 class LinkQueue:
@@ -52,6 +58,7 @@ class LinkQueue:
         while self._turns and not self._is_full(self._link):
             principal, places = self._turns.popitem(last=False)
             place = places.popleft()
+            place.leave()
             if places:
                 self._turns[principal] = places
             if place.call.done:  # its client left meanwhile
@@ -76,7 +83,7 @@ class CallQueue:
 
     def maybe_join(self, call: Call, link: CallLink) -> Place | None:
         """None: too much waits already."""
-        place = Place(call)
+        place = Place(call, self)
         calls, size = self._of.get(place.principal, (0, 0))
         if (
             self.count >= CALLS_MAX
@@ -85,7 +92,7 @@ class CallQueue:
             or size + place.size > BYTES_MAX // SHARES
         ):
             return None
-        self._change(place, 1)
+        self.change(place, 1)
         queue = link.queue
         if queue is None:
             queue = link.queue = LinkQueue(link, self._is_full)
@@ -99,9 +106,9 @@ class CallQueue:
             return place.has_room.done()
         finally:
             place.has_room.cancel()
-            self._change(place, -1)
+            place.leave()
 
-    def _change(self, place: Place, by: int) -> None:
+    def change(self, place: Place, by: int) -> None:
         self.count += by
         self._bytes += by * place.size
         calls, size = self._of.get(place.principal, (0, 0))
