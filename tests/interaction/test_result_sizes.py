@@ -75,7 +75,7 @@ def test_only_the_call_whose_result_is_too_large_fails(node: RunningNode, segmen
     assert (after["state"], after["restarts"], after.get("pid")) == ("ready", before["restarts"], before.get("pid"))
 
 
-@pytest.mark.parametrize("shape", ["notification", "request", "text"])
+@pytest.mark.parametrize("shape", ["notification", "request", "text", "endless id"])
 @pytest.mark.parametrize("segment", ["stdio", "stream", "sse"])
 def test_what_answers_no_call_is_left_out_and_the_call_goes_on(node: RunningNode, segment: str, shape: str) -> None:
     assert said(bulky(node, segment, shape)) == "small"

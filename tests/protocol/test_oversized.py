@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from interlock.protocol.jsonrpc.codec import ID_BYTES_MAX
 from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized, OversizedScanner
 
 LIMIT = 10
@@ -28,7 +29,7 @@ MESSAGES = [
     (rb'{"result":{},"id":[5]}', MessageKind.UNKNOWN, b""),
     (rb'{"result":{},"id":1.5}', MessageKind.UNKNOWN, b""),
     (rb'{"id":5}', MessageKind.UNKNOWN, b"5"),
-    (b'{"result":{},"id":' + b"9" * 2000 + b"}", MessageKind.UNKNOWN, b""),
+    (b'{"result":{},"id":' + b"9" * (ID_BYTES_MAX + 1) + b"}", MessageKind.UNKNOWN, b""),
     (b'{"' + b"k" * 5000 + b'":1,"result":{},"id":5}', MessageKind.RESPONSE, b"5"),
     (b'[{"result":{},"id":5}]', MessageKind.UNKNOWN, b""),
     (b"", MessageKind.UNKNOWN, b""),

@@ -51,6 +51,8 @@ def bulk(id: int, arguments: dict[str, Any]) -> list[Iterator[bytes]]:
         case "request":
             method = b'{"jsonrpc":"2.0","id":"ours","method":"ping","params":{"x":"'
             return [filled(size, method, b'"}}'), *plain]
+        case "endless id":
+            return [filled(size, b'{"result":{' + content, b'"}]},"id":' + b"9" * 5000 + b"}"), *plain]
         case "text":
             return [filled(size, b"no JSON", b""), *plain]
         case "endless":

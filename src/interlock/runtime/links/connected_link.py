@@ -84,6 +84,7 @@ from interlock.runtime.links.waiting_calls import SuspendedCalls, maybe_speaking
 log = logging.getLogger("interlock.links")
 
 MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
+ID_DIGITS_MAX: Final = 18  # of a request of ours
 ONE_FOR_ALL: Final = frozenset(("stdio", "websocket"))  # no request has a stream of its own that could be closed
 _RESULT: Final = b'"result":'
 BATCH_MAX: Final = 1000  # messages of one batch of a server
@@ -613,4 +614,4 @@ class ConnectedLink(Link):
 
 def _number(answered: bytes) -> int:
     """The id of a request of ours; 0 for whatever else a server may answer."""
-    return int(answered) if answered.isdigit() else 0
+    return int(answered) if answered.isdigit() and len(answered) <= ID_DIGITS_MAX else 0
