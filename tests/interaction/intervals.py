@@ -3,6 +3,7 @@
 BACKOFF_MAX_S = "interlock.runtime.links.keeper:BACKOFF_MAX_S"
 CONFIGURATION_LOOK_S = "interlock.runtime.node.reload:LOOK_S"
 DRIVERS_LOOK_S = "interlock.runtime.drivers.registry.service:LOOK_S"
+EXECUTIONS_FLUSH_S = "interlock.runtime.safety.loop:FLUSH_S"
 FETCH_S = "interlock.net.fetch:FETCH_S"
 CREDENTIALS_LOOK_MS = "interlock.runtime.ax.memberships:HEARTBEAT_MS"
 HEARTBEAT_MS = "interlock.runtime.parents.parents:HEARTBEAT_MS"

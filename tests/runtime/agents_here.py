@@ -1,21 +1,23 @@
 """A node in this process with the safety loop, in front of a real server; agents of named clients, and an operator."""
 
+import base64
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from tests.interaction.gate.held import ADA, Diary, anchor, served
 from tests.interaction.harness import _toml
-from tests.runtime.parked import SECONDS, AheadClock, Place
+from tests.runtime.parked import SECONDS, AheadClock, Asked, Place
 
 from interlock.config.load import load
 from interlock.protocol.approvals.approval import Approval
 from interlock.protocol.aql.errors import Failure, OperationFailed
 from interlock.runtime.calls.caller import Caller, Principal
 from interlock.runtime.node.node import Node
+from interlock.runtime.safety import codes
 
 ENFORCING = '[safety]\nmode = "enforcing"\npreapproved = true\n'
 LOOK = "calling plant.look to see what is there"
@@ -31,27 +33,37 @@ class Agent:
     def caller(self) -> Caller:
         return self.here.caller(self.client)
 
+    async def _hear(self, work: Awaitable[Any]) -> Any:
+        """What it is answered is kept, to be searched for codes."""
+        try:
+            answer = await work
+        except OperationFailed as error:
+            self.here.heard.append(str(error.failure))
+            raise
+        self.here.heard.append(str(answer))
+        return answer
+
     async def start(self, **params: Any) -> Any:
-        return await self.here.loop.execute(self.caller, {"element_name": self.name, **params})
+        return await self._hear(self.here.loop.execute(self.caller, {"element_name": self.name, **params}))
 
     async def report(self, hint: str, **params: Any) -> Any:
         said = {"element_name": self.name, "nextActionHint": hint, **params}
-        return await self.here.loop.report(self.caller, said)
+        return await self._hear(self.here.loop.report(self.caller, said))
 
     async def directive(self, hint: str, **params: Any) -> Any:
         return (await self.report(hint, **params))["autonomy"]
 
     async def complete(self, **params: Any) -> Any:
-        return await self.here.loop.complete(self.caller, {"element_name": self.name, **params})
+        return await self._hear(self.here.loop.complete(self.caller, {"element_name": self.name, **params}))
 
     async def abort(self, **params: Any) -> Any:
-        return await self.here.loop.abort(self.caller, {"element_name": self.name, **params})
+        return await self._hear(self.here.loop.abort(self.caller, {"element_name": self.name, **params}))
 
     async def verify(self, id: str, code: str) -> Any:
-        return await self.here.verification.verify(self.caller, {"challenge_id": id, "code": code})
+        return await self._hear(self.here.verification.verify(self.caller, {"challenge_id": id, "code": code}))
 
     async def confirm(self, token: str, **params: Any) -> Any:
-        return await self.here.verification.confirm(self.caller, {"confirmation_token": token, **params})
+        return await self._hear(self.here.verification.confirm(self.caller, {"confirmation_token": token, **params}))
 
     def call(self, tool: str = "plant.look", **arguments: Any) -> Any:
         return self.here.call(tool, arguments, who=self.client)
@@ -69,8 +81,22 @@ class AgentsHere(Place):
     def __init__(self, node: Node, clock: AheadClock, folder: Path) -> None:
         super().__init__(node, clock)
         self.folder = folder
+        self.heard: list[str] = []  # by agents, on every way
+        self._asked: list[Asked] = []
         self.loop, self.verification = node.calls.safety.loop, node.calls.safety.verification
         self.inbox, self.codes = node.approvals.inbox, node.approvals.codes
+
+    def ask(self, *words: Any, **options: Any) -> Asked:
+        asked = super().ask(*words, **options)
+        self._asked.append(asked)
+        return asked
+
+    def search(self, issued: list[str]) -> None:
+        """No agent was told any code or token that was made (8.8.4)."""
+        heard = "\n".join([*self.heard, *(str(one.emitted) + str(one._answer) for one in self._asked)])
+        for secret in issued:
+            for form in forms(secret):
+                assert form not in heard
 
     def caller(self, client: str) -> Caller:
         principal = self.principals.setdefault(client, Principal(client))
@@ -95,6 +121,13 @@ class AgentsHere(Place):
         return [record for record in records if record["method"] == method]
 
 
+def forms(secret: str) -> set[str]:
+    """How a code or a token could be written."""
+    plain = secret.replace("-", "") if not secret.startswith("conf_") else secret
+    encoded = {plain.encode().hex(), base64.b64encode(plain.encode()).decode()}
+    return {secret, plain, plain.lower(), codes.grouped(plain)} | encoded
+
+
 async def failed(work: Any) -> Failure:
     try:
         answer = await work
@@ -112,9 +145,23 @@ async def agents_here(
     clock = clock or AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
+    issued: list[str] = []
+    made = codes.new_code, codes.new_token
+
+    def noted(make: Callable[[], str]) -> Callable[[], str]:
+        def note() -> str:
+            issued.append(make())
+            return issued[-1]
+
+        return note
+
+    codes.new_code, codes.new_token = noted(made[0]), noted(made[1])
     await node.open()
+    here = AgentsHere(node, clock, folder)
     try:
         await node.readiness.settle(SECONDS)
-        yield AgentsHere(node, clock, folder)
+        yield here
     finally:
+        codes.new_code, codes.new_token = made
         await node.close()
+    here.search(issued)

@@ -111,6 +111,7 @@ async def test_a_call_without_a_report_is_recorded_and_told(here: AgentsHere) ->
     assert "notifications" not in await agent.directive(LOOK)  # told once
 
 
+@pytest.mark.req("AQL-X-12")
 @pytest.mark.parametrize(
     ("hint", "passes"),
     [
@@ -253,7 +254,7 @@ async def test_concurrent_reports_are_judged_one_after_the_other(here: AgentsHer
     assert sorted(one["autonomy"]["stepsRemaining"] for one in answers) == [0, 1, 2]
 
 
-@pytest.mark.req("AQL-8.7.2-3")
+@pytest.mark.req("AQL-8.7.2-3", "AQL-8.7.2-2")
 async def test_beyond_the_step_limit_a_person_lets_the_counter_begin_again(here: AgentsHere) -> None:
     agent = here.agent("client:limit", "short")
     await agent.start()
@@ -312,7 +313,7 @@ async def test_a_denied_step_gives_no_grant_and_the_agent_may_think_again(here: 
     await agent.passes()
 
 
-@pytest.mark.req("AQL-8.7.2-11", "AQL-8.7.1-1", "AQL-8.7.1-2", "AQL-8.7.1-3")
+@pytest.mark.req("AQL-8.7.2-11", "AQL-8.7.1-1", "AQL-8.7.1-2", "AQL-8.7.1-3", "AQL-8.7.3-1", "AQL-8.7.3-2")
 async def test_each_tier_has_its_behaviour(here: AgentsHere) -> None:
     expected = {
         "calling plant.look at the roses": ("advisory", True, None, [], []),
@@ -340,6 +341,7 @@ async def test_an_agent_has_its_own_policy_and_never_a_shorter_list_of_denials(h
     assert (await twin.directive("drop_table users"))["stopped"] is True
 
 
+@pytest.mark.req("AQL-X-3")
 async def test_one_live_execution_per_agent(here: AgentsHere) -> None:
     agent = here.agent("client:one")
     first = await agent.start()
@@ -352,6 +354,7 @@ async def test_one_live_execution_per_agent(here: AgentsHere) -> None:
     assert second["status"] == "running" and second["execution_id"] != first["execution_id"]
 
 
+@pytest.mark.req("AQL-X-3")
 async def test_agents_never_use_each_others_grants(here: AgentsHere) -> None:
     one, two = here.agent("client:pair", "one"), here.agent("client:pair", "two")
     await one.start()
@@ -423,6 +426,7 @@ async def test_logging_records_and_judges_nothing(here: AgentsHere) -> None:
     assert (record["hint"], record["description"], record["findings"]) == ("drop_table users", "I looked", "a table")
 
 
+@pytest.mark.req("AQL-X-3")
 async def test_clients_that_cannot_be_told_apart_are_sent_for_a_token(here: AgentsHere) -> None:
     refused = await failed(here.agent("local").start())
     assert refused.code == "PERMISSION_DENIED" and refused.details is not None

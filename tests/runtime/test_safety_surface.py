@@ -37,6 +37,7 @@ class Lines:
 
     def __init__(self, here: AgentsHere, surface: str) -> None:
         self.received = b""
+        self._heard = here.heard
         self._stamp: dict[str, Any] = {"_meta": STAMP}
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._front = here.node.fronts.lines.make(None, surface)
@@ -76,6 +77,7 @@ class Lines:
 
     def write(self, data: bytes) -> None:
         self.received += data
+        self._heard.append(data.decode())
         message = json.loads(data)
         if "method" not in message and not self._waiting[message["id"]].done():
             self._waiting[message["id"]].set_result(message)
@@ -106,7 +108,7 @@ def mode(here: AgentsHere) -> Any:
     here.loop.replan(before)
 
 
-@pytest.mark.req("AQL-8.5.4-2", "AQL-8.6.1-3", "AQL-8.7.4-2", "AQL-8.7.2-4")
+@pytest.mark.req("AQL-8.5.4-2", "AQL-8.6.1-3", "AQL-8.7.4-2", "AQL-8.7.2-4", "AQL-8.7.1-3", "AQL-8.7.3-2")
 async def test_introspection_shows_the_loop_and_where_its_operations_belong(here: AgentsHere) -> None:
     client = await Lines(here, "aql").greet()
     listed = await client.introspect(query="operations", search="execution agent challenge confirm")
@@ -172,7 +174,7 @@ async def test_reports_have_the_parameters_of_the_table(here: AgentsHere) -> Non
     assert [(one["description"], one["step_outcome"]) for one in records] == [("I looked", "skipped")]
 
 
-@pytest.mark.req("AQL-8.6.2-1")
+@pytest.mark.req("AQL-8.6.2-1", "AQL-X-12")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_operations_pass_once_each_as_they_were_reported(here: AgentsHere, era: str) -> None:
     client = Lines(here, "aql")
@@ -192,7 +194,7 @@ async def test_operations_pass_once_each_as_they_were_reported(here: AgentsHere,
     assert (await client.do("plant__look"))["success"] is True
 
 
-@pytest.mark.req("AQL-8.6.7-1", "AQL-8.6.1-4", "AQL-8.6.7-2", "AQL-8.6.1-1")
+@pytest.mark.req("AQL-8.6.7-1")
 async def test_a_loop_that_is_off_is_unavailable_and_says_so(tmp_path: Path) -> None:
     async with agents_here(tmp_path, '[gate]\nmode = "open"\n') as here:
         client = await Lines(here, "aql").greet()
@@ -207,6 +209,7 @@ async def test_a_loop_that_is_off_is_unavailable_and_says_so(tmp_path: Path) -> 
         assert here.loop.evaluations == 0
 
 
+@pytest.mark.req("AQL-8.6.1-4", "AQL-8.6.7-2")
 async def test_the_capability_follows_the_mode(here: AgentsHere, mode: Any) -> None:
     client = await Lines(here, "aql").greet()
     for word in ("monitoring", "logging", "disabled", "enforcing"):
@@ -254,7 +257,7 @@ async def test_an_agent_of_the_loop_alone_learns_of_its_approval_by_reporting(he
         assert (await client.do("execute_agent", element_name=word))["data"]["status"] == "running"
 
 
-@pytest.mark.req("AQL-X-3", "AQL-2.3.3-6")
+@pytest.mark.req("AQL-X-3")
 async def test_executions_belong_to_a_session_and_end_with_it(here: AgentsHere) -> None:
     one, two = await Lines(here, "aql").greet(), await Lines(here, "aql").greet()
     for client in (one, two):
@@ -301,6 +304,7 @@ async def test_every_way_to_act_is_reported(here: AgentsHere) -> None:
     assert foreign["stopped"] is True  # judged alike, though nobody here can see it happen
 
 
+@pytest.mark.req("AQL-8.8.4-1")
 async def test_no_byte_that_an_agent_gets_and_no_log_holds_a_code(
     here: AgentsHere, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -356,6 +356,7 @@ async def test_no_code_is_written_anywhere_and_a_restart_forgives_nothing(
         assert (await agent.verify(ordered.challenge_id, secrets[-1]))["verified"] is True
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     written += "\n".join([*heard, caplog.text]).encode()
+    assert WRONG.encode() not in written
     for secret in secrets:
         plain = codes.plain_code(secret)
         for form in (secret, plain, plain.lower(), plain.encode().hex(), base64.b64encode(plain.encode()).decode()):
@@ -432,7 +433,6 @@ async def test_operators_list_order_and_abort(here: AgentsHere) -> None:
         await operations.abort("client:ops", "gardener", "operator:ada")
 
 
-@pytest.mark.req("AQL-8.8.2-3", "AQL-8.8.6-1")
 async def test_channels_bring_the_code_to_operators_and_not_in_arguments(tmp_path: Path) -> None:
     said, argv = tmp_path / "said", tmp_path / "argv"
     script = tmp_path / "tell"
@@ -453,3 +453,41 @@ async def test_channels_bring_the_code_to_operators_and_not_in_arguments(tmp_pat
     )  # fmt: skip
     assert "12345" not in " ".join(desktop._dialog_argv()) and b"12345-67890" in desktop._dialog(told, "12345-67890")
     assert b"12345-67890" in DesktopChannel("darwin")._dialog(told, "12345-67890")
+
+
+@pytest.mark.req("AQL-8.7.2-6")
+@pytest.mark.parametrize(
+    "hint", ["drop_table users", "executing shell command: rm -rf /var", "DELETE_ALL records", "dr\u043ep_table users"]
+)
+async def test_a_denied_action_blocks_and_starts_verification(here: AgentsHere, hint: str) -> None:
+    agent = here.agent(f"client:deny-{hint}")
+    await agent.start()
+    directive = await agent.directive(hint)
+    assert (directive["continue"], directive["stopped"]) == (False, True)
+    (block,) = here.loop.blocks.of_principal(agent.client)
+    assert here.loop.challenges.is_waiting(block.challenge_id)
+    stored = await here.node.stores.store.kv.get(BUCKET, block.agent.stored, wall(here))
+    assert stored is not None and block.challenge_id.encode() in stored.value
+
+
+@pytest.mark.req("AQL-8.7.3-3")
+async def test_a_call_that_the_gate_holds_is_told_and_keeps_its_grant(here: AgentsHere) -> None:
+    agent = here.agent("client:held")
+    await agent.start()
+    await agent.directive("calling plant.fire at noon")
+    demand = (await agent.call("plant.fire").result())["_meta"]["x-mcpax-confirmation"]
+    assert (await agent.call("plant.fire").result())["_meta"]["x-mcpax-confirmation"] == demand  # nothing was used
+    id = demand["confirmation_id"]
+    approved = await here.node.calls.deciding.approve(id, await prove(here, id), by="local")
+    assert approved.status is Status.APPROVED  # type: ignore[union-attr]
+    assert (await agent.call("plant.fire").result())["structuredContent"] == {"did": "fire"}
+    assert await agent.refusal("plant.fire") == "unreported_action"
+    await agent.directive("calling plant.fire at night")
+    held = (await agent.call("plant.fire", at="night").result())["_meta"]["x-mcpax-confirmation"]
+    notices = (await agent.directive(LOOK))["notifications"]
+    (notice,) = [one for one in notices if one["type"] == "permission_pending"]
+    assert (notice["metadata"]["operation"], notice["metadata"]["level"]) == ("plant.fire", "CONFIRM_SINGLE_USE")
+    id = held["confirmation_id"]
+    await here.node.calls.deciding.approve(id, await prove(here, id), by="local")
+    notices = (await agent.directive(LOOK)).get("notifications", [])
+    assert "permission_pending" not in [one["type"] for one in notices]
