@@ -113,7 +113,7 @@ NOTED_ON: dict[str, str] = {
     "head": "caller decision",
     # what a client says of itself when it greets
     "caller": "aql asker calls capabilities client front hop log_level modern_capabilities seen version view",
-    "session": "front knows_tree",
+    "session": "front knows_tree unchanging",
     "opened": "knows_tree surface",
     # an execution of an agent is one record, which the safety loop keeps current
     "execution": "counted ended_because grants is_refused notices pause seen_at start_id steps",

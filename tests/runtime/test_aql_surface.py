@@ -38,6 +38,7 @@ async def test_five_tools_are_the_same_bytes_while_servers_come_and_go(tmp_path:
         listed_again = await listed()
         leaf.cut()
         assert empty == joined == listed_again == await listed()
+        assert not [one for client in clients for one in client.client.heard("notifications/tools/list_changed")]
         assert len(set(empty)) == 1
         described = (await clients[0].introspect(query="operations"))["_protocol"]
         assert (described["mode"], described["profile"]) == ("semantic", "crude")

@@ -29,6 +29,7 @@ CONFIRMATION: Final = "_confirmation"
 REQUEST_ID: Final = "_request_id"
 PROTO: Final = "__proto__"  # no name that begins with an underscore reaches anybody; this one is refused (hostile)
 NAME_CHARS_MAX: Final = 255
+_BLANKS: Final = b" \t\r\n"
 _TYPES: Final = {ord("{"): "object", ord("["): "array", ord('"'): "string", ord("t"): "boolean", ord("f"): "boolean"}
 
 
@@ -138,8 +139,9 @@ def _read_members(members: dict[str, Raw], text: bytes) -> Request | Failure:
         if doubled is not None:
             return doubled
     request = Request(operation=operation, members=params, text=raw)
-    for one in (members, params):
-        _take_underscored(request, one)
+    if text.find(b'"_') >= 0 or text.find(b"\\u") >= 0:
+        for one in (members, params):
+            _take_underscored(request, one)
     if len(members) > 1 + (raw is not None):
         beside = {key: value for key, value in members.items() if key not in PROTOCOL_NAMES and not _is_own(key)}
         if beside:
@@ -168,6 +170,14 @@ def _take_underscored(request: Request, members: dict[str, Raw]) -> None:
             request.meta = members[key]
 
 
+def _is_whole(members: dict[str, Raw], text: bytes) -> bool:
+    """Whether the members, their quotes, colons, commas and braces are all there is, apart from blanks."""
+    left = len(text.translate(None, _BLANKS)) - 2 * len(members) - 1
+    for key, value in members.items():
+        left -= len(key.encode().translate(None, _BLANKS)) + len(bytes(value).translate(None, _BLANKS)) + 2
+    return left == 0
+
+
 def _missing_operation(members: dict[str, Raw]) -> Failure:
     message = f"Missing required parameter 'operation'. Expected: string (the operation to call). {SHAPE}"
     if "tool" in members or "name" in members:
@@ -177,11 +187,12 @@ def _missing_operation(members: dict[str, Raw]) -> Failure:
 
 def maybe_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> Failure | None:
     """A key that stands twice: readers differ in which one they take. Compact texts are passed by their length."""
-    size = 1
-    for key, value in members.items():
-        size += len(key) + len(value) + 4
-    if size == len(text) and text.isascii():
-        return None
+    if text.isascii():
+        size = 1
+        for key, value in members.items():
+            size += len(key) + len(value) + 4
+        if size == len(text) or _is_whole(members, text):
+            return None
     doubled: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:

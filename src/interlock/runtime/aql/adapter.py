@@ -53,6 +53,7 @@ class AqlAdapter:
         self._names: tuple[Namespace, int, OperationNames] | None = None
         self._indexes: dict[ViewKey, tuple[Namespace, int, OperationIndex]] = {}
         self._plan = current.plan
+        self._endpoints: dict[Mode, tuple[Plan, Endpoints]] = {}
 
     @property
     def plan(self) -> Plan:
@@ -118,8 +119,12 @@ class AqlAdapter:
     # What introspection shows beside operations
 
     def endpoints(self, mode: Mode) -> Endpoints:
-        aql = self.plan.aql
-        return Endpoints(mode=mode, profile=profile_of(self.plan), prefix=aql.tool_prefix)
+        plan = self._current.plan
+        kept = self._endpoints.get(mode)
+        if kept is None or kept[0] is not plan:
+            made = Endpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix)
+            kept = self._endpoints[mode] = (plan, made)
+        return kept[1]
 
     def types(self) -> list[TypeDeclaration]:
         aql = self.plan.aql

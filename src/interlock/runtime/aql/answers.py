@@ -89,7 +89,7 @@ class OperationSink:
             return Answered(failure=read_error(found.error, tool=tool, operation=entry.name))
         if found.result is msgspec.UNSET:
             return Answered(failure=internal_error("the answer cannot be read"))
-        read = read_result(found.result, tool=tool, operation=entry.name, danger=entry.danger.level.word)
+        read = read_result(found.result, tool=tool, operation=entry.name, danger=entry.danger_word)
         if read.passes:
             return Answered(message=message, status=status)
         if entry.upstream is not None and read.failure is None:

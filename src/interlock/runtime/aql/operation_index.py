@@ -95,6 +95,10 @@ class Entry:
         return self.classification.danger
 
     @cached_property
+    def danger_word(self) -> str:
+        return self.danger.level.word
+
+    @cached_property
     def operation(self) -> Operation:
         if self.native is not None:
             return self.native.declaration

@@ -45,6 +45,10 @@ class ClientDispatch(Protocol):
 
 
 class ClientLists(Protocol):
+    @property
+    def unchanging(self) -> frozenset[str]:
+        """Kinds of lists that stay the same while a client is connected."""
+
     def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Fault: ...
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None: ...

@@ -104,7 +104,7 @@ class LegacyFront:
         if session is None:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
         session.knows_tree = declares
-        session.front = self
+        session.front, session.unchanging = self, self._stock.unchanging
         caller.version = session.version
         return session
 

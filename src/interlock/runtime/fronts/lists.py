@@ -29,6 +29,8 @@ SERVER_META: Final = encode_value({META_SERVER: SERVER_INFO})
 
 
 class ListCache:
+    unchanging: frozenset[str] = frozenset()
+
     def __init__(self, catalog: Catalog, keepers: Mapping[str, Keeper], clock: Clock, list_ttl_s: float) -> None:
         self._catalog = catalog
         self._keepers = keepers

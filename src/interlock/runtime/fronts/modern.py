@@ -241,8 +241,9 @@ class ModernFront:
             sink.answer(encode_fault(request.id, wanted), HTTP_STATUS[wanted.code])
             return None
         events = bytes(request.meta.get(EVENTS, b"")) == b"true"
-        listener = Listener(caller, request.id, sink, wanted.kinds, events=events)
-        honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(wanted.kinds)}
+        kinds = wanted.kinds - self._stock.unchanging
+        listener = Listener(caller, request.id, sink, kinds, events=events)
+        honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(kinds)}
         self._audience.join(listener)
         self.listeners.add(listener)
         if not wanted.uris and not wanted.tasks:

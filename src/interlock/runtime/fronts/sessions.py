@@ -54,6 +54,7 @@ class Session:
         self.knows_tree = False  # it declared our extension
         self.front: Any = None  # the LegacyFront that serves it
         self.surface = ""  # which surface it got, and why
+        self.unchanging: frozenset[str] = frozenset()  # kinds of lists that are the same as long as it lasts
         self.streams: list[Sink] = []  # where it can be told things that belong to no call; the newest is used
         self._asks: dict[bytes, tuple[Asked, bytes, Sink | None]] = {}
         self._next_ask = 0
@@ -84,7 +85,7 @@ class Session:
         return True
 
     def on_lists_changed(self, kind: str) -> None:
-        if not self.tell(encode_notification(CHANGED[kind].encode(), b"")):
+        if kind not in self.unchanging and not self.tell(encode_notification(CHANGED[kind].encode(), b"")):
             self._missed.add(kind)
 
     def on_resource_updated(self, params: bytes) -> None:

@@ -37,6 +37,8 @@ INTRODUCTION: Final = (
 class AqlLists:
     """The `ClientLists` of an AQL client: its tools are the endpoints, the rest is as on the flat surface."""
 
+    unchanging = frozenset({"tools"})
+
     def __init__(self, flat: ListCache, surface: AqlSurface) -> None:
         self._flat = flat
         self._surface = surface
