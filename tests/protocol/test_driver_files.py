@@ -365,6 +365,7 @@ def test_the_metadata_of_others_is_left_alone() -> None:
 def test_each_required_field_is_refused_when_absent_or_malformed(field: str, values: list[Any]) -> None:
     for value in values:
         assert errors(driver(**{field: value})) == [("schema_invalid", f"/{field}")], value
+        assert as_driver(driver(**{field: value})).errors[0].schema == "AIP-30"
 
 
 @pytest.mark.req("AIP-30.front-1")

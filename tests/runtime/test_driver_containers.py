@@ -231,7 +231,7 @@ async def test_a_volume_is_mounted_by_its_real_path(place: Place, tmp_path: Path
     assert f"{tmp_path / 'real'}:/x:ro" in done.command
 
 
-@pytest.mark.req("AIP-server-5", "AIP-30.install-3")
+@pytest.mark.req("AIP-server-5", "AIP-30.install-3", "AIP-30.install-1")
 async def test_the_digest_of_the_first_pull_is_run_until_somebody_decides_otherwise(
     place: Place, client: Client
 ) -> None:

@@ -224,12 +224,16 @@ async def test_methods_are_tried_in_order_until_one_succeeds(shelf: Shelf, tmp_p
 
 @pytest.mark.req("AIP-30.install-1")
 async def test_when_all_methods_fail_each_reason_is_told(shelf: Shelf, tmp_path: Path) -> None:
-    systems = ["brew", "apt", "dnf", "pacman", "choco", "scoop", "cargo", "go"]
+    systems = {
+        **{method: f"{method} install" for method in ("brew", "choco", "scoop", "cargo", "go")},
+        **{"apt": "sudo apt install", "dnf": "sudo dnf install", "pacman": "sudo pacman -S"},
+    }
     install = [{"method": method, "package": "thing"} for method in systems] + [{"method": "pip", "package": "absent"}]
     failed = await Place(tmp_path, shelf.env).failed(pypi_driver(install=install))
     assert failed.code == "install_failed"
     assert [attempt.method for attempt in failed.attempts] == [*systems, "pip"]
-    assert "sudo apt install thing" in failed.reason
+    for attempt, command in zip(failed.attempts, systems.values(), strict=False):
+        assert (attempt.reason or "").endswith(f"do it yourself: {command} thing")
     assert "pip: absent cannot be installed" in failed.reason
 
 

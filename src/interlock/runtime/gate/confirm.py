@@ -99,7 +99,9 @@ class Confirmations:
         approval = self._gate.inbox.get(read.confirmation_id)
         if approval is None:
             relayed = self._gate.rounds.maybe_relayed(read.confirmation_id)
-            if relayed is None or (read.redeem and relayed.requester != requester_of(call)):  # AX-11.3-3: an unknown id
+            if relayed is None:  # AX-11.3-3: an unknown id
+                return self._dispatcher.refuse(call, UNKNOWN)
+            if read.redeem and relayed.requester != requester_of(call):
                 return self._dispatcher.refuse(call, UNKNOWN)
             astray = call.maybe_astray((*relayed.route.below, relayed.route.local), relayed.onward)
             return self._carry_down(call, relayed) if astray is None else self._dispatcher.refuse(call, astray)
