@@ -16,7 +16,8 @@ SOURCE_ROOT = ROOT / "src"
 
 # __main__ stands on top; the package itself (its version) lies under everything.
 LAYERS = {
-    "__main__": 6,
+    "__main__": 7,
+    "aql": 6,
     "surface": 5,
     "subserver": 5,
     "runtime": 4,
@@ -74,7 +75,15 @@ ORDER = [
         "surface.cli.terminal",
         "surface.cli.client",
     ),
-    *("surface.operator", "surface.cli.render", "surface.cli", "surface.cli.keys", "surface.cli.verbs", "__main__"),
+    *(
+        "surface.operator",
+        "surface.cli.render",
+        "surface.cli",
+        "surface.cli.keys",
+        "surface.cli.verbs",
+        "aql",
+        "__main__",
+    ),
 ]
 POSITION = {f"interlock.{name}": position for position, name in enumerate(ORDER)}
 
@@ -364,13 +373,14 @@ def dispatch_cuts_no_names(source: Source) -> Iterator[str]:
 def a_leaf_needs_no_node(source: Source) -> Iterator[str]:
     """The library for subservers stands on the protocol and the transports; whoever imports it wants no gateway.
     What it may sign with is a file like an operator's, and read in the same room."""
-    if source.package != "subserver":
+    if source.package not in {"subserver", "aql"}:
         return
     for name in _imports(source):
         if name.startswith(("interlock.keys.signing", "interlock.store.ports")):
             continue
         if _package(name) in LAYERS and _package(name) not in {
             "subserver",
+            *({"aql"} if source.package == "aql" else ()),
             "protocol",
             "net",
             "process",

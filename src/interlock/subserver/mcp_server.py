@@ -32,7 +32,7 @@ from interlock.protocol.jsonrpc.errors import (
     for_legacy,
 )
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
-from interlock.protocol.mcp.eras import MODERN_VERSIONS, negotiate_legacy
+from interlock.protocol.mcp.eras import LEGACY_VERSIONS, MODERN_VERSIONS, negotiate_legacy
 from interlock.protocol.mcp.ladder import Climbed, climb
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
@@ -50,7 +50,7 @@ from interlock.protocol.mcp.methods import (
     TOOLS_LIST,
 )
 from interlock.subserver.errors import ToolFailed
-from interlock.subserver.tools import Context, Tool, failure, result
+from interlock.subserver.tools import Context, ServedTool, failure
 
 log = logging.getLogger("interlock.subserver")
 
@@ -70,7 +70,7 @@ class Offer(msgspec.Struct, kw_only=True):
     version: str
     instructions: str | None
     max_bytes: int
-    tools: dict[str, Tool] = {}
+    tools: Mapping[str, ServedTool] = {}
     calls: set[asyncio.Task[None]] = set()
 
     @property
@@ -87,6 +87,7 @@ class McpServer:
         self._running: dict[bytes, tuple[asyncio.Task[None] | None, Context]] = {}  # no task: not to be interrupted
         self._listens: dict[bytes, None] = {}
         self._open = True
+        self._agreed = LEGACY_VERSIONS[-1]  # the revision of a legacy client
 
     def leave(self) -> None:
         """The link is gone. Calls go on: half of an irreversible deed is worse than one whose answer is lost."""
@@ -139,6 +140,10 @@ class McpServer:
         else:
             self._refuse(request.id, Fault(METHOD_NOT_FOUND, "Method not found"))
 
+    def _revision(self, climbed: Climbed) -> str:
+        said = climbed.meta.get(META_VERSION)
+        return self._agreed if said is None else maybe_string(said) or MODERN_VERSIONS[0]
+
     def _discover_result(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "supportedVersions": list(MODERN_VERSIONS),
@@ -147,15 +152,16 @@ class McpServer:
         return found if self._offer.instructions is None else {**found, "instructions": self._offer.instructions}
 
     def _initialize_result(self, climbed: Climbed) -> dict[str, Any]:
+        self._agreed = negotiate_legacy(maybe_string(climbed.params.get("protocolVersion")) or "")
         found: dict[str, Any] = {
-            "protocolVersion": negotiate_legacy(maybe_string(climbed.params.get("protocolVersion")) or ""),
+            "protocolVersion": self._agreed,
             "capabilities": {"tools": {"listChanged": True}},
             "serverInfo": self._offer.info,
         }
         return found if self._offer.instructions is None else {**found, "instructions": self._offer.instructions}
 
     def _list(self, climbed: Climbed) -> None:
-        tools = [self._offer.tools[name].listed for name in sorted(self._offer.tools)]
+        tools = [tool.listed for tool in self._offer.tools.values()]
         self._answer(climbed, {"tools": tools}, cached=True)
 
     def _listen(self, climbed: Climbed) -> None:
@@ -201,7 +207,7 @@ class McpServer:
         self._offer.calls.add(task)
         task.add_done_callback(self._offer.calls.discard)
 
-    async def _work(self, climbed: Climbed, tool: Tool, context: Context) -> None:
+    async def _work(self, climbed: Climbed, tool: ServedTool, context: Context) -> None:
         try:
             done = await self._outcome(climbed, tool, context)
         except asyncio.CancelledError:
@@ -213,10 +219,10 @@ class McpServer:
         if not context.cancelled:  # a cancelled request gets no answer
             self._answer(climbed, done)
 
-    async def _outcome(self, climbed: Climbed, tool: Tool, context: Context) -> dict[str, Any]:
+    async def _outcome(self, climbed: Climbed, tool: ServedTool, context: Context) -> dict[str, Any]:
         try:
-            arguments = tool.read_arguments(climbed.params.get("arguments", Raw(b"{}")))
-            done = result(await tool.call(arguments, context))
+            arguments = climbed.params.get("arguments", Raw(b"{}"))
+            done = await tool.answer(arguments, context, revision=self._revision(climbed))
             if len(encode_value(done)) > self._offer.max_bytes // 2:  # the other half is room for what comes around it
                 raise ToolFailed("the result is larger than a message may be; ask for less at a time")
         except ToolFailed as failed:

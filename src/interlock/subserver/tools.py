@@ -11,7 +11,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Protocol, get_type_hints
 
 import msgspec
 from msgspec import Raw
@@ -60,7 +60,25 @@ class Context:
             self._report(done, total, message)
 
 
+class ServedTool(Protocol):
+    """What a server needs of a tool. `listed`: as tools/list shows it. `is_async`: its call can be cancelled."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def listed(self) -> Raw: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    async def answer(self, arguments: Raw, context: Context, *, revision: str) -> dict[str, Any]:
+        """The members of a CallToolResult, for a client that speaks this revision of MCP. Raises ToolFailed."""
+
+
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python function as a tool."""
+
     name: str
     function: Callable[..., Any]
     arguments: type[msgspec.Struct]
@@ -79,12 +97,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 
-    async def call(self, arguments: dict[str, Any], context: Context) -> Any:
+    async def answer(self, arguments: Raw, context: Context, *, revision: str) -> dict[str, Any]:
+        read = self.read_arguments(arguments)
         if self.context is not None:
-            arguments = {**arguments, self.context: context}
+            read = {**read, self.context: context}
         if self.is_async:
-            return await self.function(**arguments)
-        return await _in_a_thread(self.function, arguments)
+            return result(await self.function(**read))
+        return result(await run_in_thread(self.function, read))
 
 
 def make_tool(
@@ -182,7 +201,7 @@ def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
     return {**own, "$defs": components} if components else own
 
 
-async def _in_a_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """A daemon thread for each: a tool that hangs must not keep the process from ending."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()

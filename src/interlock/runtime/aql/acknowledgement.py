@@ -7,9 +7,9 @@ is used before the call is sent. A call that a person has to agree to is confirm
 from typing import Final
 
 from interlock.protocol.aql.errors import Failure, confirmation_required
+from interlock.protocol.aql.tokens import ConfirmationTokens
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.runtime.aql.operation_index import Entry
-from interlock.runtime.aql.tokens import ConfirmationTokens
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.check import CheckNumber, Refuse, Release
 

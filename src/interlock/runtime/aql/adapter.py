@@ -16,7 +16,7 @@ from interlock.runtime.aql.lifting import LiftedServers
 from interlock.runtime.aql.loop_operations import TYPES, LoopOperations
 from interlock.runtime.aql.native_operations import NativeOperations
 from interlock.runtime.aql.operation_index import INTROSPECTION, Entry, OperationIndex, OperationNames
-from interlock.runtime.aql.tokens import ConfirmationTokens
+from interlock.runtime.aql.tokens import confirmation_tokens, token_lives
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.recorder import Recorder
@@ -45,7 +45,7 @@ class AqlAdapter:
         self._native = native
         self.recorder = recorder
         self.clock = clock
-        self.tokens = ConfirmationTokens(clock, recorder, current.plan.aql.danger)
+        self.tokens = confirmation_tokens(clock, recorder, current.plan.aql.danger)
         self.lifted = LiftedServers(self.forget_indexes)
         self.loop = loop
         self._made: dict[str, str] = {}
@@ -66,7 +66,7 @@ class AqlAdapter:
             self._entries.clear()
             self._names = None
             self._indexes.clear()
-            self.tokens.replan(plan.aql.danger)
+            self.tokens.change_lives(token_lives(plan.aql.danger))
 
     def forget_indexes(self) -> None:
         self._names = None

@@ -23,6 +23,7 @@ from interlock.protocol.aql.errors import (
 from interlock.protocol.aql.families import INTROSPECT, EndpointTool, Mode
 from interlock.protocol.aql.field_selection import Selection, read_selection
 from interlock.protocol.aql.requests import Batch, Request, read_request
+from interlock.protocol.aql.tokens import digest_of
 from interlock.protocol.aql.validation import Arguments
 from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_string
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
@@ -34,7 +35,6 @@ from interlock.runtime.aql.batch import BatchCall
 from interlock.runtime.aql.introspect import Introspection
 from interlock.runtime.aql.native_calls import NativeCalls, OwnCall
 from interlock.runtime.aql.operation_index import Entry
-from interlock.runtime.aql.tokens import digest_of
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Sink, ViewKey
 from interlock.runtime.catalog.catalog import View

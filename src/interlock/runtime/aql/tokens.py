@@ -1,115 +1,28 @@
-"""Confirmation tokens (C.token-*): issued for one call, good once, within the session that got them.
+"""The confirmation tokens of a node: its clock, its settings, and every step of a token in the audit log."""
 
-A token is only a key: what it stands for is kept here, in memory. It is bound to who asked, the operation, and the
-SHA-256 of the canonical parameters. Used tokens are remembered until they would be purged, so that a second use is
-told apart from an unknown token.
-"""
-
-import hashlib
 import secrets
-from collections import OrderedDict
-from typing import Final
-
-import msgspec
+from functools import partial
 
 from interlock.config.plan import AqlDangerPlan
-from interlock.protocol.aql.errors import Code, Failure, failure
-from interlock.protocol.aql.model import Danger
-from interlock.protocol.jsontext.canonical import NotCanonical, canonical
-from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
-from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.protocol.aql.tokens import ConfirmationTokens, TokenLives, TokenNote
+from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 
-TOKENS_MAX: Final = 20_000
-PURGE_S: Final = 3600.0
-PREFIX: Final = "conf_"
-TOKEN_CHARS_MAX: Final = 80
 
-
-class _Token(msgspec.Struct):
-    owner: str  # the session or the principal
-    principal: str
-    operation: str
-    digest: str
-    expires_at: float
-    used_at: float | None = None
-
-
-class ConfirmationTokens:
-    def __init__(self, clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -> None:
-        self._clock = clock
-        self._recorder = recorder
-        self._plan = plan
-        self._tokens: OrderedDict[str, _Token] = OrderedDict()
-
-    def replan(self, plan: AqlDangerPlan) -> None:
-        self._plan = plan
-
-    def issue(self, owner: str, principal: str, operation: str, digest: str, danger: Danger) -> tuple[str, str]:
-        """The token, and when it expires."""
-        now = self._clock.wall()
-        self._purge(now)
-        lives = self._plan.token_s
-        life = {Danger.FORBIDDEN: lives.forbidden, Danger.DANGEROUS: lives.dangerous}.get(danger, lives.destructive)
-        token = PREFIX + secrets.token_urlsafe(32)
-        while len(self._tokens) >= TOKENS_MAX:
-            self._tokens.popitem(last=False)
-        self._tokens[token] = _Token(owner, principal, operation, digest, now + life)
-        self._note(principal, operation, token, "TOKEN_ISSUED")
-        return token, rfc3339(now + life)
-
-    def redeem(self, token: str, owner: str, principal: str, operation: str, digest: str) -> Failure | None:
-        """None: it is good, and used from now on."""
-        found = self._tokens.get(token) if len(token) <= TOKEN_CHARS_MAX else None
-        now = self._clock.wall()
-        code, details = None, {"token": token[:TOKEN_CHARS_MAX]}
-        if found is None or found.owner != owner:
-            code, said = Code.TOKEN_INVALID, "Invalid confirmation token"
-        elif now > found.expires_at + self._plan.skew_s:
-            code, said = Code.TOKEN_EXPIRED, "Confirmation token has expired"
-            details |= {"expired_at": rfc3339(found.expires_at), "current_time": rfc3339(now)}
-        elif found.used_at is not None:
-            code, said = Code.TOKEN_ALREADY_USED, "Confirmation token has already been used"
-            details["consumed_at"] = rfc3339(found.used_at)
-        elif found.operation != operation or found.digest != digest:
-            code, said = Code.TOKEN_SCOPE_MISMATCH, "Confirmation token scope mismatch"
-            details |= {"token_operation": found.operation, "requested_operation": operation}
-        if code is not None:
-            self._note(principal, operation, token, "TOKEN_REJECTED", code.value)
-            return failure(code, said, details)
-        if found is not None:
-            found.used_at = now
-        self._note(principal, operation, token, "TOKEN_VALIDATED")
-        return None
-
-    def end(self, owner: str) -> None:
-        """The session is over: what it was given counts no more (2.3.3)."""
-        for token in [token for token, one in self._tokens.items() if one.owner == owner]:
-            one = self._tokens.pop(token)
-            if one.used_at is None:
-                self._note(one.principal, one.operation, token, "TOKEN_REVOKED", "session_end")
-
-    def _purge(self, now: float) -> None:
-        while self._tokens:
-            first = next(iter(self._tokens))
-            if self._tokens[first].expires_at + PURGE_S > now:
-                return
-            del self._tokens[first]
-
-    def _note(self, principal: str, operation: str, token: str, event: str, reason: str | None = None) -> None:
-        """The audit names a token by its hash."""
-        named = hashlib.sha256(token.encode()).hexdigest()[:16]
-        outcome = "refused" if event in ("TOKEN_REJECTED", "TOKEN_REVOKED") else "ok"
-        verdict = "refused" if outcome == "refused" else "admitted"
-        text = f"{event} {named}" if reason is None else f"{event} {named}: {reason}"
-        self._recorder.add(
-            (self._clock.wall(), principal, "aql", "aql/token", operation, None, verdict, outcome, 0.0, text)
+def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -> ConfirmationTokens:
+    def note(one: TokenNote) -> None:
+        is_refused = one.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
+        verdict, outcome = ("refused", "refused") if is_refused else ("admitted", "ok")
+        text = f"{one.event} {one.token}" if one.reason is None else f"{one.event} {one.token}: {one.reason}"
+        recorder.add(
+            (clock.wall(), one.principal, "aql", "aql/token", one.operation, None, verdict, outcome, 0.0, text)
         )
 
+    return ConfirmationTokens(clock.wall, partial(secrets.token_urlsafe, 32), token_lives(plan), note)
 
-def digest_of(arguments: bytes) -> str:
-    """SHA-256 of the canonical form; of the very text where it has none."""
-    try:
-        return hashlib.sha256(canonical(read_untrusted(arguments))).hexdigest()
-    except (AmbiguousJson, NotCanonical):
-        return hashlib.sha256(b"exact:" + arguments).hexdigest()
+
+def token_lives(plan: AqlDangerPlan) -> TokenLives:
+    lives = plan.token_s
+    return TokenLives(
+        destructive=lives.destructive, dangerous=lives.dangerous, forbidden=lives.forbidden, skew_s=plan.skew_s
+    )

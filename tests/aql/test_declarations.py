@@ -1,0 +1,219 @@
+"""Declarations of an adapter: one signature is the source of everything, and what cannot be one is refused."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from tests.aql.library import Library
+
+from interlock.aql import Adapter, Category, DeclarationInvalid
+from interlock.aql.concurrency import CONCURRENCIES, Concurrency, Schedule
+from interlock.aql.service import Service
+
+
+def _declare(adapter: Adapter, name: str, category: Category = Category.READ, **options: Any) -> None:
+    def handler(user_id: str = "") -> None:
+        """Does it."""
+
+    adapter.add(category, handler, name=name, **options)
+
+
+@pytest.mark.req("AQL-C.sdk-1", "AQL-4.3-2", "AQL-9.2-1")
+def test_one_signature_is_what_is_routed_validated_introspected_and_described() -> None:
+    library = Library()
+    listed = {one["name"]: one for one in library.service.definitions()}
+    assert "create_document" in listed["mcp_aql_create"]["description"]
+    shown = library.details("create_document")
+    assert [one["name"] for one in shown["parameters"]] == ["title", "resource_id", "tags"]
+    known = {"string", "integer", "number", "boolean", "array", "object", "null", "any"}
+    types = {one["name"] for one in library.ask("read", "introspect", params={"query": "types"})["data"]["types"]}
+    for name in library.adapter.operations:
+        details = library.details(name)
+        words = [*(one["type"] for one in details["parameters"]), details["returns"]["name"]]
+        assert {word for each in words for word in each.split(" | ")} <= known | types, name
+        request = details["examples"][0]["request"]
+        found = library.ask(details["endpoint"], request["operation"], params=request.get("params", {}))
+        code = found.get("error", {}).get("code", "")
+        assert not code.startswith("VALIDATION_"), (name, found)
+
+
+@pytest.mark.req("AQL-8.5.2-1", "AQL-8.5.4-1", "AQL-6.2-1")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CreateUser", "create-user", "9create", "create.user"),
+        *("introspect", "execute_agent", "record_execution_step", "complete_execution"),
+        *("abort_execution", "confirm_operation", "verify_challenge"),
+    ],
+)
+def test_names_that_are_no_names_and_reserved_ones_are_refused(name: str) -> None:
+    with pytest.raises(DeclarationInvalid, match=r"8\.5"):
+        _declare(Adapter("x"), name)
+
+
+@pytest.mark.req("AQL-6.2-1")
+def test_a_name_is_declared_once() -> None:
+    adapter = Adapter("x")
+    _declare(adapter, "get_user")
+    first = adapter.operations["get_user"]
+    with pytest.raises(DeclarationInvalid, match="already"):
+        _declare(adapter, "get_user", Category.UPDATE)
+    assert adapter.operations["get_user"] is first
+
+
+@pytest.mark.req("AQL-4.3-1")
+@pytest.mark.parametrize("name", ["userId", "_x", "A"])
+def test_parameters_are_snake_case(name: str) -> None:
+    made: dict[str, Any] = {}
+    exec(f"def get_thing({name}: str) -> None:\n    'One.'", made)
+    with pytest.raises(DeclarationInvalid, match=name):
+        Adapter("x").read(made["get_thing"])
+
+
+@pytest.mark.req("AQL-8.5.1-1", "AQL-8.5.2-2", "AQL-8.5.3-1", "AQL-8.5.3-2")
+@pytest.mark.parametrize(
+    ("name", "category", "verb"),
+    [
+        ("add_user", Category.CREATE, "create"),
+        ("fetch_document", Category.READ, "get"),
+        ("edit_profile", Category.UPDATE, "update"),
+        ("remove_account", Category.DELETE, "delete"),
+        ("run_workflow", Category.EXECUTE, "execute"),
+        ("frobnicate_thing", Category.READ, "get"),
+    ],
+)
+def test_other_verbs_are_warned_of_or_refused_unless_a_reason_is_given(
+    name: str, category: Category, verb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(user_id: str, input: dict[str, Any]) -> None:
+        """Does it."""
+
+    def other(user_id: str) -> None:
+        """Does it."""
+
+    function = handler if category is Category.UPDATE else other
+    if category is Category.UPDATE:
+        return _check_naming_alone(name, category, verb)
+    with caplog.at_level(logging.WARNING, "interlock.aql"):
+        Adapter("x").add(category, function, name=name)
+    assert verb in caplog.text
+    with pytest.raises(DeclarationInvalid, match=verb):
+        Adapter("x", strict_names=True).add(category, function, name=name)
+    adapter = Adapter("x", strict_names=True)
+    adapter.add(category, function, name=name, reason="users say so")
+    assert adapter.operations[name].declaration.description.startswith(f"Does it. Users say so. Similar to {verb}.")
+    return None
+
+
+def _check_naming_alone(name: str, category: Category, verb: str) -> None:
+    from interlock.aql.naming import objection
+
+    assert verb in (objection(name, category, None) or "")
+    assert objection(name, category, "users say so") is None
+
+
+@pytest.mark.req("AQL-7.2-1")
+def test_an_adapter_without_operations_answers_introspect() -> None:
+    empty = Service(Adapter("x"))
+    found = asyncio.run(
+        empty.answer("mcp_aql_read", b'{"operation":"introspect","params":{"query":"operations"}}', None)
+    )  # type: ignore[arg-type]
+    assert b'"name":"introspect"' in found[0]
+
+
+@pytest.mark.req("AQL-3.3-2", "AQL-C.tool-4")
+def test_another_profile_has_other_endpoints() -> None:
+    library = Library(profile="discover_query_manage_operate")
+    listed = {one["name"]: one["annotations"] for one in library.service.definitions()}
+    assert list(listed) == ["mcp_aql_discover", "mcp_aql_query", "mcp_aql_manage", "mcp_aql_operate"]
+    assert listed["mcp_aql_query"] == {"readOnlyHint": True, "destructiveHint": False}
+    assert listed["mcp_aql_manage"] == {"readOnlyHint": False, "destructiveHint": True}
+    assert library.ask("query", "list_users")["success"]
+    assert library.ask("manage", "create_document", params={"title": "x"})["success"]
+    assert library.ask("operate", "execute_wait")["success"]
+    assert library.ask("discover", "introspect", params={"query": "types"})["success"]
+    for family, operation in (("discover", "list_users"), ("query", "introspect"), ("operate", "create_document")):
+        assert library.ask(family, operation)["error"]["code"] == "VALIDATION_ENDPOINT_MISMATCH"
+
+
+@pytest.mark.req("AQL-C.mode-4", "AQL-3.3-5")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefix": "GitHub_"},
+        {"prefix": "git-hub_"},
+        {"prefix": "github"},
+        {"prefix": "a" * 19 + "_"},
+        {"mode": "many"},
+        {"profile": "nothing"},
+        {"concurrency": "none"},
+    ],
+)
+def test_settings_that_are_none_are_refused_with_the_choices(options: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationInvalid):
+        Adapter("x", **options)
+    prefixed = Library(prefix="github_")
+    assert prefixed.service.definitions()[1]["name"] == "github_mcp_aql_read"
+
+
+@pytest.mark.req("AQL-C.mode-1")
+def test_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_AQL_ENDPOINT_MODE", "single")
+    monkeypatch.setenv("MCP_AQL_TOOL_PREFIX", "my_")
+    assert [tool.name for tool in Adapter("x", mode="semantic").endpoints.tools] == ["my_mcp_aql"]
+
+
+@pytest.mark.req("AQL-9.3.1-1")
+@pytest.mark.parametrize("kind", CONCURRENCIES)
+async def test_calls_run_beside_each_other_exactly_where_that_is_declared(kind: Concurrency) -> None:
+    schedule = Schedule(kind, None)
+
+    async def overlap(first: tuple[bool, str], second: tuple[bool, str]) -> bool:
+        inside = asyncio.Event()
+        leave = asyncio.Event()
+
+        async def hold(is_read: bool, resource: str, entered: asyncio.Event) -> None:
+            async with schedule.turn(is_read=is_read, resource=resource):
+                entered.set()
+                await leave.wait()
+
+        other = asyncio.Event()
+        tasks = [asyncio.create_task(hold(*first, inside))]
+        await inside.wait()
+        tasks.append(asyncio.create_task(hold(*second, other)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        is_beside = other.is_set()
+        leave.set()
+        await asyncio.gather(*tasks)
+        return is_beside
+
+    read, write, elsewhere = (True, "a"), (False, "a"), (False, "b")
+    found = [await overlap(*pair) for pair in ((read, read), (read, write), (write, write), (write, elsewhere))]
+    assert (
+        found
+        == {
+            "serialized": [False, False, False, False],
+            "read-concurrent": [True, False, False, False],
+            "resource-locked": [True, True, False, True],
+            "fully-concurrent": [True, True, True, True],
+        }[kind]
+    )
+    shown = await Library(concurrency=kind).call("read", "introspect", params={"query": "operations"})
+    assert shown["data"]["_protocol"]["concurrency"] == kind
+
+
+@pytest.mark.req("AQL-9.3.3-1")
+async def test_a_call_beyond_the_shown_number_waits() -> None:
+    schedule = Schedule("fully-concurrent", 1)
+    async with schedule.turn(is_read=True, resource=""):
+        waiting = asyncio.create_task(schedule.turn(is_read=True, resource="").__aenter__())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    await waiting
+    protocol = (await Library(max_concurrent_requests=3).call("read", "introspect", params={"query": "operations"}))[
+        "data"
+    ]
+    assert protocol["_protocol"]["max_concurrent_requests"] == 3
+    assert protocol["_protocol"]["supports_etag"] is True

@@ -1,0 +1,184 @@
+"""Long-running operations of an adapter: the life cycle of an execution (8.4)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.aql.library import Library
+
+from interlock.aql import Adapter, DeclarationInvalid, Execution, OperationFailed
+from interlock.aql.executions import Executions
+from interlock.protocol.aql.execution import ExecutionStatus
+from interlock.protocol.aql.model import Lifecycle
+
+STATUSES = list(ExecutionStatus)
+ALLOWED = {
+    ("pending", "running"),
+    ("pending", "cancelled"),
+    ("running", "completed"),
+    ("running", "failed"),
+    ("running", "cancelled"),
+}
+
+
+async def _nothing(execution: Execution) -> None:
+    pass
+
+
+def _at(status: ExecutionStatus, *, supports_retry: bool = False, work: Callable[..., Any] = _nothing) -> Execution:
+    made = Execution("execute_job", "local", Lifecycle((), True, supports_retry), {"queued": "pending"}, work)
+    way = {"pending": [], "running": ["running"]}.get(status.value, ["running", status.value])
+    if status.value == "cancelled":
+        way = ["cancelled"]
+    for step in way:
+        made.move(ExecutionStatus(step))
+    return made
+
+
+@pytest.mark.req("AQL-8.4.2-1", "AQL-8.4.2-2")
+@pytest.mark.parametrize("supports_retry", [False, True])
+@pytest.mark.parametrize("before", STATUSES)
+@pytest.mark.parametrize("to", STATUSES)
+def test_only_the_printed_moves_are_possible(
+    before: ExecutionStatus, to: ExecutionStatus, supports_retry: bool
+) -> None:
+    execution = _at(before, supports_retry=supports_retry)
+    allowed = ALLOWED | ({("failed", "running")} if supports_retry else set())
+    if (before.value, to.value) in allowed:
+        execution.move(to)
+        assert execution.status is to
+        return
+    with pytest.raises(OperationFailed) as refused:
+        execution.move(to)
+    assert refused.value.failure.code == "CONFLICT_INVALID_STATE"
+    assert refused.value.failure.details == {
+        "execution_id": execution.id,
+        "status": before.value,
+        "requested": to.value,
+    }
+    assert execution.status is before
+
+
+async def _ended(library: Library, execution_id: str) -> dict[str, Any]:
+    for _ in range(100):
+        found = await library.call("read", "get_execution", execution_id=execution_id)
+        if found["data"]["status"] in ("completed", "failed", "cancelled"):
+            data: dict[str, Any] = found["data"]
+            return data
+        await asyncio.sleep(0)
+    raise AssertionError("it has not ended")
+
+
+@pytest.mark.req("AQL-8.4-1", "AQL-8.4.3-1", "AQL-8.4.3-2", "AQL-X-4", "AQL-8.1-5")
+async def test_it_answers_at_once_and_is_asked_about() -> None:
+    library = Library()
+    first = (await library.call("execute", "execute_job"))["data"]
+    second = (await library.call("execute", "execute_job"))["data"]
+    assert first["execution_id"] != second["execution_id"]
+    assert first["execution_id"].startswith("exec_")
+    assert len(first["execution_id"]) == len("exec_") + 32
+    assert first == {"execution_id": first["execution_id"], "status": "pending"}
+    done = await _ended(library, first["execution_id"])
+    assert set(done) == {"execution_id", "status", "started_at", "finished_at", "progress", "result"}
+    assert done["result"] == {"done": True}
+    assert done["progress"] == {"percentage": 50}
+    listed = (await library.call("read", "list_executions"))["data"]["items"]
+    assert [one["operation"] for one in listed] == ["execute_job", "execute_job"]
+    unknown = await library.call("read", "get_execution", execution_id="exec_0")
+    assert unknown["error"]["code"] == "NOT_FOUND_RESOURCE"
+
+
+@pytest.mark.req("AQL-8.4.2-3")
+async def test_a_failed_one_is_run_again_where_that_is_supported() -> None:
+    library = Library()
+    started = (await library.call("execute", "execute_job", params={"fails": True}))["data"]["execution_id"]
+    failed = await _ended(library, started)
+    assert failed["error"]["code"] == "NOT_FOUND_RESOURCE"
+    again = (await library.call("execute", "retry_execution", execution_id=started))["data"]
+    assert again["execution_id"] == started
+    assert again["status"] == "running"
+    assert not {"finished_at", "error"} & set(again)
+    assert (await _ended(library, started))["status"] == "completed"
+    refused = await library.call("execute", "retry_execution", execution_id=started)
+    assert refused["error"]["code"] == "CONFLICT_INVALID_STATE"
+    with pytest.raises(OperationFailed):
+        _at(ExecutionStatus.FAILED).retry()
+
+
+@pytest.mark.req("AQL-8.4.2-2", "AQL-2.3.3-3")
+async def test_the_first_end_counts() -> None:
+    go_on = asyncio.Event()
+
+    async def stubborn(execution: Execution) -> str:
+        try:
+            await go_on.wait()
+        except asyncio.CancelledError:
+            execution.progress(message="too late")
+        return "late"
+
+    executions = Executions()
+    made = Execution("execute_job", "local", Lifecycle(()), {}, stubborn)
+    executions.start(made)
+    await asyncio.sleep(0)
+    made.cancel()
+    before = made.answer()
+    assert made.task is not None
+    await made.task
+    assert made.answer() == before
+    assert before["status"] == "cancelled"
+    assert "progress" not in before
+    with pytest.raises(OperationFailed):
+        made.cancel()
+    with pytest.raises(OperationFailed):
+        executions.found(made.id, "somebody else")
+
+
+@pytest.mark.req("AQL-8.4.4-1", "AQL-8.4.4-2", "AQL-8.4.4-3", "AQL-8.4.4-4", "AQL-8.4.1-1", "AQL-8.5.1-2")
+def test_a_state_of_its_own_is_declared_shown_and_cancelled() -> None:
+    execution = _at(ExecutionStatus.PENDING)
+    execution.enter("queued")
+    assert execution.answer()["status"] == "queued"
+    assert execution.answer()["core_status"] == "pending"
+    execution.cancel()
+    assert execution.status is ExecutionStatus.CANCELLED
+    running = _at(ExecutionStatus.RUNNING)
+    with pytest.raises(ValueError, match="no declared state"):
+        running.enter("dreaming")
+    assert running.status is ExecutionStatus.RUNNING
+    library = Library()
+    assert "queued" in library.details("execute_job")["lifecycle"]["states"]
+    told = library.ask("read", "introspect", params={"query": "types", "name": "ExecutionState"})["data"]["type"]
+    assert "queued counts as pending" in told["description"]
+    with pytest.raises(DeclarationInvalid, match="map to pending or running"):
+
+        @Adapter("x").execute(long_running=True, states={"paused": ""})
+        async def execute_thing() -> None:
+            """Runs."""
+
+
+@pytest.mark.req("AQL-8.4.5-1", "AQL-8.4.4-5")
+def test_the_life_cycle_is_introspected() -> None:
+    library = Library()
+    assert library.details("execute_job")["lifecycle"] == {
+        "states": ["pending", "running", "completed", "failed", "cancelled", "queued"],
+        "supports_cancel": True,
+        "supports_retry": True,
+        "progress_reporting": True,
+    }
+    assert "lifecycle" not in library.details("execute_wait")
+    assert "becomes cancelled" in library.details("cancel_execution")["description"]
+    assert "failed becomes running" in library.details("retry_execution")["description"]
+    assert "Changes no state" in library.details("get_execution")["description"]
+
+
+@pytest.mark.req("AQL-8.4.3-3")
+@pytest.mark.parametrize("wrong", [{}, {"percentage": 101}, {"percentage": -1}, {"current": 1}, {"total": 2}])
+def test_progress_has_something_to_tell(wrong: dict[str, float]) -> None:
+    execution = _at(ExecutionStatus.RUNNING)
+    for told in ({"percentage": 0}, {"current": 1, "total": 2}, {"message": "x"}):
+        execution.progress(**told)  # type: ignore[arg-type]
+        assert execution.answer()["progress"] == told
+    with pytest.raises(ValueError, match=r"progress|percentage|current"):
+        execution.progress(**wrong)  # type: ignore[arg-type]
+    assert execution.answer()["progress"] == {"message": "x"}
