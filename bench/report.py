@@ -15,6 +15,7 @@ from bench.hops import DEPTHS, FEW, FIRST, MANY, further
 from bench.inbox import AT_ONCE
 from bench.load import Job
 from bench.measure import Figures, Sample, Spread, added, ratio, spread
+from bench.tokens import page as tokens
 
 CPU_RATIO_MAX = 2.5  # CPU time per call, of nginx's
 REAL_RATIO_MAX = 3.2  # the same with the heads of real clients
@@ -473,5 +474,5 @@ def markdown(report: Report) -> str:
         lines = [f"| {' | '.join(part.columns)} |", "|" + "---|" * len(part.columns)]
         lines += [f"| {' | '.join(row)} |" for row in part.rows]
         page += [f"## {part.title}", *part.words, "\n".join(lines)]
-    page.append(instruction_counts.section())
+    page += [tokens.section(), instruction_counts.section()]
     return "\n\n".join(page) + "\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.tokens import tokenizer
 from bench.tokens.corpus import collect, corpus
-from bench.tokens.page import write_tables
+from bench.tokens.page import keep
 from bench.tokens.surfaces import Surface, surfaces
 from bench.tokens.tasks import TASKS, TOOLS
 
@@ -84,14 +84,14 @@ def main() -> None:
     if options.collect:
         collect()
     found = corpus()
-    table: dict[int, dict[str, dict[str, Any]]] = {}
+    table: dict[str, dict[str, dict[str, Any]]] = {}
     for size in map(int, options.sizes.split(",")):
         servers = catalogue(size, found)
         with surfaces(servers) as every:
-            table[size] = {surface.name: measured(surface) for surface in every}
-        print(size, json.dumps(table[size]))
+            table[str(size)] = {surface.name: measured(surface) for surface in every}
+        print(size, json.dumps(table[str(size)]))
     if options.write:
-        write_tables(table, sum(len(tools) for tools in found.values()), len(found))
+        keep(table, sum(len(tools) for tools in found.values()), len(found))
 
 
 if __name__ == "__main__":

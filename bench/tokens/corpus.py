@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from bench.environments import NotInstalled, python_with
@@ -116,8 +115,3 @@ class _Listing:
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
-
-
-def definitions_file(tools: list[dict[str, Any]], to: Path) -> Path:
-    to.write_text(json.dumps(tools))
-    return to

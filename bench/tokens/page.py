@@ -1,48 +1,70 @@
-"""The tables of the token benchmark in docs/benchmarks.md, between two marks."""
+"""What was counted of tokens: `counts.json`, and its section of docs/benchmarks.md."""
 
-from typing import Any
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
 
-from bench.processes import ROOT
+from bench import instruction_counts
 from bench.tokens import tokenizer
 from bench.tokens.surfaces import FOUND_MAX
 from bench.tokens.tasks import TASKS
 
-PAGE = ROOT / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- tokens -->", "<!-- /tokens -->"
+FILE: Final = Path(__file__).with_name("counts.json")
+TITLE: Final = "## Tokens"
+Table = dict[str, dict[str, dict[str, Any]]]
 
 
-def write_tables(table: dict[int, dict[str, dict[str, Any]]], tools: int, servers: int) -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{_tables(table, tools, servers)}\n{END}{after}", encoding="utf-8")
+def keep(table: Table, tools: int, servers: int) -> None:
+    FILE.write_text(json.dumps({"tools": tools, "servers": servers, "table": table}, indent=2) + "\n")
+    page = instruction_counts.PAGE
+    before = re.split(
+        rf"^(?:{re.escape(TITLE)}|{re.escape(instruction_counts.TITLE)})$", page.read_text(), flags=re.MULTILINE
+    )[0].rstrip()
+    page.write_text(f"{before}\n\n{section()}\n\n{instruction_counts.section()}\n")
 
 
-def _tables(table: dict[int, dict[str, dict[str, Any]]], tools: int, servers: int) -> str:
+def section() -> str:
+    kept = json.loads(FILE.read_text())
+    table: Table = kept["table"]
     names = list(next(iter(table.values())))
+    wrong = sum(any(step.wrong for step in task) for task in TASKS)
+    head = ["| tools | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
     lines = [
-        f"Definitions of {tools} tools of {servers} real servers; tokens are {tokenizer.NAME}. A catalogue holds the "
-        "ten tools of the tasks and others beside them.",
+        TITLE,
         "",
-        "What `tools/list` costs, in bytes and tokens:",
+        f"`python -m bench.tokens`: definitions of {kept['tools']:,} tools of {kept['servers']} real servers, served "
+        f"from a recording; tokens are {tokenizer.NAME}. A catalogue holds the ten tools of the tasks and others beside "
+        "them. The search proxy is FastMCP 4.1.2 with its BM25 search. What `tools/list` costs, in bytes and tokens:",
         "",
-        "| tools | " + " | ".join(names) + " |",
-        "|---|" + "---|" * len(names),
+        *head,
     ]
     for size, row in table.items():
         cells = [f"{row[name]['listed_bytes']:,} B, {row[name]['listed']:,}" for name in names]
         lines.append(f"| {size} | " + " | ".join(cells) + " |")
     lines += [
         "",
-        f"Whole tasks: the mean of {len(TASKS)} scripted tasks, five of them with a wrong first call. A model on a "
-        f"surface with a search searches (at most {FOUND_MAX} found), reads one definition, then calls. Tokens in the "
-        "context at the end, in brackets those read over all turns where nothing is kept between them, and the number "
-        "of calls:",
+        f"Whole tasks: the mean of {len(TASKS)} scripted tasks, {wrong} of them with a wrong first call. On a surface "
+        f"with a search the script searches (at most {FOUND_MAX} found, once more where it misses), reads one "
+        "definition, then calls. Tokens in the context at the end; in brackets those read over all turns, where nothing is kept between "
+        "them; and the number of calls:",
         "",
-        "| tools | " + " | ".join(names) + " |",
-        "|---|" + "---|" * len(names),
+        *head,
     ]
     for size, row in table.items():
         cells = [f"{row[name]['context']:,} ({row[name]['processed']:,}), {row[name]['calls']:.1f}" for name in names]
         lines.append(f"| {size} | " + " | ".join(cells) + " |")
+    lines += ["", _break_even(table)]
     return "\n".join(lines)
+
+
+def _break_even(table: Table) -> str:
+    """From how many tokens of the flat list on the semantic surface costs less, by both ways of counting."""
+    dearest = max(table.values(), key=lambda row: row["aql"]["processed"])
+    calls = dearest["flat"]["calls"]
+    kept, again = dearest["aql"]["context"], round(dearest["aql"]["processed"] / calls)
+    return (
+        f"The semantic surface costs less than the flat list from about {kept:,} tokens of that list on where the "
+        f"context is kept between turns, and from about {again:,} on where it is read anew each time. "
+        "`aql.auto_tokens` (4,000) is above both."
+    )

@@ -338,7 +338,7 @@ class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
     """MCP-AQL: operations behind a few endpoints."""
 
     mode: AqlMode = "semantic"
-    auto_tokens: int = 8000  # provisional: where discovery by search begins to cost less than the flat list
+    auto_tokens: int = 4000  # bench.tokens: a flat list above it costs more than search, details and call, kept or not
     profile: str = "crude"
     families: dict[str, tuple[str, ...]] = {}
     tool_prefix: str = ""
