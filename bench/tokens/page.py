@@ -34,8 +34,8 @@ def section() -> str:
         TITLE,
         "",
         f"`python -m bench.tokens`: definitions of {kept['tools']:,} tools of {kept['servers']} real servers, served "
-        f"from a recording; tokens are {tokenizer.NAME}. A catalogue holds the ten tools of the tasks and others beside "
-        "them. The search proxy is FastMCP 4.1.2 with its BM25 search. What `tools/list` costs, in bytes and tokens:",
+        f"from a recording; tokens are {tokenizer.NAME}. A catalogue holds the ten tools of the tasks and others "
+        "beside them. The search proxy is FastMCP 4.1.2 with its BM25 search. What `tools/list` costs, in bytes and tokens:",
         "",
         *head,
     ]
@@ -46,8 +46,8 @@ def section() -> str:
         "",
         f"Whole tasks: the mean of {len(TASKS)} scripted tasks, {wrong} of them with a wrong first call. On a surface "
         f"with a search the script searches (at most {FOUND_MAX} found, once more where it misses), reads one "
-        "definition, then calls. Tokens in the context at the end; in brackets those read over all turns, where nothing is kept between "
-        "them; and the number of calls:",
+        "definition, then calls. Tokens in the context at the end; in brackets those read over all turns, where "
+        "nothing is kept between them; and the number of calls:",
         "",
         *head,
     ]
