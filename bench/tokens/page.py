@@ -35,7 +35,8 @@ def section() -> str:
         "",
         f"`python -m bench.tokens`: definitions of {kept['tools']:,} tools of {kept['servers']} real servers, served "
         f"from a recording; tokens are {tokenizer.NAME}. A catalogue holds the ten tools of the tasks and others "
-        "beside them. The search proxy is FastMCP 4.1.2 with its BM25 search. What `tools/list` costs, in bytes and tokens:",
+        "beside them. The search proxy is FastMCP 4.1.2 with its BM25 search. What `tools/list` costs, in bytes and "
+        "tokens:",
         "",
         *head,
     ]
