@@ -160,7 +160,7 @@ Channel = Literal["console", "cli", "os_dialog", "command", "webhook"]
 class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How long a decision is waited for, and how operators hear that one is wanted."""
 
-    expiry_s: float = 300
+    expiry_s: float = 300  # AX-11.3-4
     redeem_s: float = 300
     max_pending: int = 100  # per principal
     channels: tuple[Channel, ...] = ("console", "cli")

@@ -47,7 +47,7 @@ _UNSENT: Final = "the caller left before anything was sent"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    expiry_s: float = 300.0  # AX-11.3-4
+    expiry_s: float = 300.0
     redeem_s: float = 300.0
     max_pending: int = 100  # per principal
 

@@ -227,10 +227,10 @@ async def make_link_items(
     digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
     digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
     least = least_latency_class(offer.link_latency_ms, link.latencies)
-    if old is not None:  # AX-9.2-4: within a session
-        least = max(least, old.least_latency)
-        if not old.stale and old.digests == digests and old.offer == offer and old.least_latency is least:
-            return msgspec.structs.replace(old, degraded=False) if old.degraded else old
+    least = least if old is None else max(least, old.least_latency)  # AX-9.2-4: within a session
+    is_same = old is not None and not old.stale and old.digests == digests and old.offer == offer
+    if old is not None and is_same and old.least_latency is least:
+        return msgspec.structs.replace(old, degraded=False) if old.degraded else old
     known: dict[str, Route] = {}
     if old is not None and _is_made_alike(old, offer, least, digests["tasks"]):
         known = {route.original: route for route in old.tools}
