@@ -1,7 +1,9 @@
 """The safety loop at a real node that is killed: an operator who has a key, an agent that has everything else."""
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from tests.interaction import intervals
 from tests.interaction.gate.held import Diary, served
-from tests.interaction.harness import RunningNode, Wire, running_node
+from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 
 SAFETY = """
 [safety]
@@ -49,6 +51,11 @@ def run(node: RunningNode, home: Path, *words: str) -> subprocess.CompletedProce
     return node.cli(*words, "--json", env={**os.environ, "XDG_CONFIG_HOME": str(home)})
 
 
+def executions_on_disk(node: RunningNode) -> int:
+    with contextlib.closing(sqlite3.connect(f"file:{node.data / 'store.db'}?mode=ro", uri=True)) as store:
+        return int(store.execute("SELECT count(*) FROM kv WHERE bucket = 'executions'").fetchone()[0])
+
+
 @pytest.mark.req("AQL-X-9", "AQL-8.8.3-3")
 def test_a_block_survives_a_kill_and_only_an_operator_with_a_key_sees_the_code(tmp_path: Path) -> None:
     home, stranger = tmp_path / "home", tmp_path / "stranger"
@@ -69,7 +76,8 @@ def test_a_block_survives_a_kill_and_only_an_operator_with_a_key_sees_the_code(t
         agent = Agent(node, token)
         for name, status in (("waiting", "pending"), ("busy", "running"), ("coder", "running")):
             assert agent.do("execute_agent", element_name=name)["data"]["status"] == status
-        assert len(json.loads(run(node, home, "agents", "list").stdout)["agents"]) == 3  # and they are on disk by now
+        assert len(json.loads(run(node, home, "agents", "list").stdout)["agents"]) == 3
+        wait_for(lambda: executions_on_disk(node) == 3)
         stopped = agent.step("coder", "drop_table users")["data"]["autonomy"]
         node.process.kill()
         node.process.wait()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.interaction.gate.held import ADA
+from tests.interaction.gate.held import ADA, anchor
 from tests.runtime.agents_here import ENFORCING, LOOK, Agent, AgentsHere, agents_here, failed
 from tests.runtime.parked import AheadClock
 from tests.servers.minting import mint
@@ -382,7 +382,9 @@ async def test_a_block_that_cannot_be_read_stops_the_start(tmp_path: Path) -> No
 
 
 async def test_without_a_channel_for_codes_no_agent_starts(tmp_path: Path) -> None:
-    async with agents_here(tmp_path, ENFORCING, anchored="") as here:
+    async with agents_here(tmp_path, ENFORCING, anchored=anchor("ada", ADA, "files.*", "agent.known")) as here:
+        assert (await here.agent("client:x", "known").start())["status"] == "running"
+        await here.agent("client:x", "known").complete()
         refused = await failed(here.agent("client:x").start())
         assert refused.details is not None and refused.details["reason"] == "no_verification_channel"
         await here.agent("client:x").passes()

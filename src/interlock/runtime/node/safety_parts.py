@@ -10,7 +10,7 @@ from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.safety.agents import Blocks
 from interlock.runtime.safety.audit import SafetyAudit
-from interlock.runtime.safety.challenges import Challenges
+from interlock.runtime.safety.challenges import TOOL_PREFIX, Challenges
 from interlock.runtime.safety.codes import Attempts
 from interlock.runtime.safety.executions import Executions
 from interlock.runtime.safety.grants import CallableNames, OperationName
@@ -47,7 +47,9 @@ def make_safety_parts(
         challenges=challenges,
         names=CallableNames(namespace, operation),
         audit=SafetyAudit(stores.recorder, clock),
-        has_channel=lambda: approvals.notifier.shows_codes or bool(approvals.anchors.known()),
+        has_channel=lambda name: (
+            approvals.notifier.shows_codes or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
+        ),
         idle_s=IDLE_S,
     )
     attempts = Attempts(kv, clock, is_progressive=plan.safety.progressive_lockout)

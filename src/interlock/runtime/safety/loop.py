@@ -69,11 +69,11 @@ class SafetyLoop:
         challenges: Challenges,
         names: CallableNames,
         audit: SafetyAudit,
-        has_channel: Callable[[], bool],
+        has_channel: Callable[[str], bool],
         idle_s: float,
     ) -> None:
-        """`has_channel`: whether a code could reach an operator. `idle_s`: without a session, an agent that is silent
-        for so long has failed."""
+        """`has_channel`: whether a code of this agent could reach an operator. `idle_s`: without a session, an agent
+        that is silent for so long has failed."""
         self.policies = Policies(plan)
         self.blocks = blocks
         self.executions = executions
@@ -156,7 +156,7 @@ class SafetyLoop:
         if self.is_enforcing and not self.policies.is_declared(agent):
             for block in self.blocks.of_principal(owner[0]):  # another name would be a way around it (8.8.3)
                 raise OperationFailed(await self._blocked(block))
-        if self.is_enforcing and not self._has_channel():
+        if self.is_enforcing and not self._has_channel(name):
             detail = "no channel could show a verification code to an operator: see interlock init"
             raise OperationFailed(permission_denied("no_verification_channel", detail=detail))
         async with self._lock(agent):
