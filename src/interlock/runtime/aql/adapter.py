@@ -23,6 +23,7 @@ from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.caller import Caller, ViewKey
 from interlock.runtime.catalog.catalog import Catalog, Namespace
 from interlock.runtime.catalog.routes import Route
+from interlock.runtime.dispatch.dispatch import Dispatch
 
 log = logging.getLogger("interlock.aql")
 
@@ -39,14 +40,16 @@ class AqlAdapter:
         recorder: Recorder,
         clock: Clock,
         loop: LoopOperations,
+        dispatch: Dispatch | None = None,
     ) -> None:
+        """`dispatch`: by which AQL servers below are asked for their operations."""
         self._current = current
         self._catalog = catalog
         self._native = native
         self.recorder = recorder
         self.clock = clock
         self.tokens = confirmation_tokens(clock, recorder, current.plan.aql.danger)
-        self.lifted = LiftedServers(self.forget_indexes)
+        self.lifted = LiftedServers(dispatch, self.forget_indexes)
         self.loop = loop
         self._made: dict[str, str] = {}
         self._entries: dict[tuple[Route, str], Entry] = {}
@@ -103,8 +106,9 @@ class AqlAdapter:
         ]
         if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
             self._entries.clear()
+        self.lifted.look(routes, self._plan)
         for route in routes:
-            lifted = self.lifted.entries(route, self._plan)
+            lifted = self.lifted.entries(route)
             if lifted is not None:
                 entries += lifted
                 continue

@@ -2,26 +2,167 @@
 
 A server whose tools are named like MCP-AQL endpoints and that answers `introspect` as MCP-AQL says is lifted: its
 operations stand under its namespace with its own categories. One that only looks like it is served as ordinary tools.
+It is asked through the dispatcher, as any caller would ask, once per listing of its tools.
 """
 
+import asyncio
+import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Raw
 
 from interlock.config.plan import Plan
+from interlock.protocol.aql.model import Category, Operation, Parameter, Returns, is_name
+from interlock.protocol.aql.results import maybe_envelope_data, read_result
+from interlock.protocol.aql.tool_names import snake
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.protocol.mcp.eras import Era
 from interlock.runtime.aql.operation_index import Entry
+from interlock.runtime.base.background import BackgroundTasks
+from interlock.runtime.calls.caller import Caller, Principal, view_key
 from interlock.runtime.catalog.routes import Route
+from interlock.runtime.dispatch.dispatch import Dispatch
+
+log = logging.getLogger("interlock.aql")
+
+ENDPOINT: Final = re.compile(r"(.+_)?mcp_aql(_[a-z0-9_]+)?")
+OPERATIONS_MAX: Final = 1000  # of one server
+ANSWER_S: Final = 30.0
+_FIRST: Final = ("read", "discover", "inspect", "")  # which endpoint is asked first
+_META: Final = {"io.modelcontextprotocol/clientCapabilities": Raw(b"{}")}
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def emit(self, message: bytes) -> None:
+        pass
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        if not self.future.done():
+            self.future.set_result(message)
+
+    def drop(self) -> None:
+        self.answer(b"{}")
 
 
 class LiftedServers:
-    """By endpoint tool: the operations behind it. Filled by `AqlScout`."""
+    """By endpoint tool: the operations behind it; none of them where another tool of the server has them."""
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(self, dispatch: Dispatch | None, on_change: Callable[[], None]) -> None:
+        """`dispatch` None: nothing is asked, and nothing lifted."""
+        self._dispatch = dispatch
         self._on_change = on_change
-        self._by_route: Mapping[Route, Sequence[Entry]] = {}
+        self._by_route: dict[Route, Sequence[Entry]] = {}
+        self._asked: dict[str, frozenset[Route]] = {}  # by segment: the tools it had when it was asked
+        self._tasks = BackgroundTasks()
 
-    def entries(self, route: Route, plan: Plan) -> Sequence[Entry] | None:
+    def entries(self, route: Route) -> Sequence[Entry] | None:
         """None: an ordinary tool."""
-        return self._by_route.get(route) if self._by_route else None
+        return self._by_route.get(route)
 
-    def replace(self, found: Mapping[Route, Sequence[Entry]]) -> None:
-        self._by_route = found
-        self._on_change()
+    def look(self, routes: Sequence[Route], plan: Plan) -> None:
+        """Ask the servers among these that look like AQL servers and were not asked yet."""
+        found: dict[str, set[Route]] = {}
+        for route in routes:
+            if ENDPOINT.fullmatch(route.original):
+                found.setdefault(route.link.segment, set()).add(route)
+        for segment, several in found.items():
+            tools = frozenset(several)
+            if self._dispatch is not None and self._asked.get(segment) != tools:
+                self._asked[segment] = tools
+                self._tasks.begin(self._ask(segment, sorted(tools, key=_rank), plan))
+
+    async def _ask(self, segment: str, tools: list[Route], plan: Plan) -> None:
+        by_name = {route.original: route for route in tools}
+        for route in tools:
+            if route.is_held:  # no person is asked to approve what only the node wants to know
+                continue
+            listed = await self._introspect(route, query="operations")
+            operations = listed.get("operations")
+            if not isinstance(operations, list):
+                continue
+            entries: dict[Route, list[Entry]] = {each: [] for each in tools}
+            for item in operations[:OPERATIONS_MAX]:
+                name = item.get("name") if isinstance(item, Mapping) else None
+                if not isinstance(name, str) or not is_name(name) or name == "introspect":
+                    continue
+                details = (await self._introspect(route, query="operations", name=name)).get("operation")
+                owner = by_name.get(str(details.get("mcpTool"))) if isinstance(details, Mapping) else None
+                made = _declaration(details, owner) if owner is not None and isinstance(details, Mapping) else None
+                if made is not None and owner is not None:
+                    entries[owner].append(Entry(made.name, route=owner, plan=plan, lifted=made, upstream=name))
+            self._by_route.update(entries)
+            log.info("link %s: an AQL server; %d operations lifted", segment, sum(map(len, entries.values())))
+            self._on_change()
+            return
+
+    async def _introspect(self, route: Route, **params: str) -> Mapping[str, Any]:
+        dispatch = self._dispatch
+        if dispatch is None:
+            return {}
+        principal = Principal("local", "admin")
+        key = view_key(principal, only=None, names="qualified", declares_extension=True)
+        arguments = Raw(encode_value({"operation": "introspect", "params": params}))
+        asked = {"name": Raw(encode_value(route.qualified)), "arguments": arguments}
+        answer = _Answer()
+        dispatch.call_tool(Caller(principal, Era.MODERN, "aql", key), b'"aql"', asked, dict(_META), answer)
+        try:
+            message = await asyncio.wait_for(answer.future, ANSWER_S)
+        except TimeoutError:
+            return {}
+        result = (decode_object(message) or {}).get("result")
+        read = read_result(result, tool=route.qualified, operation="introspect") if result is not None else None
+        opened = maybe_envelope_data(read.data) if read is not None and read.failure is None else None
+        if opened is None or opened.failure is not None:
+            return {}
+        data = decode_value(opened.data) if isinstance(opened.data, Raw) else opened.data
+        return data if isinstance(data, Mapping) else {}
+
+
+def _rank(route: Route) -> tuple[int, str]:
+    family = route.original.rpartition("mcp_aql")[2].lstrip("_")
+    return (_FIRST.index(family) if family in _FIRST else len(_FIRST), route.original)
+
+
+def _declaration(details: Mapping[str, Any], route: Route) -> Operation | None:
+    """What the server says of its operation; no READ is believed behind a tool that changes things."""
+    said = details.get("semantic_category")
+    parameters = details.get("parameters")
+    if said not in Category.__members__ or not isinstance(parameters, list):
+        return None
+    category = Category[str(said)]
+    is_mutable = route.capability is None or route.capability.mutable
+    if category is Category.READ and is_mutable:
+        category = Category.EXECUTE
+    namespace = "__".join(snake(segment) for segment in route.segments)
+    made = [_parameter(each) for each in parameters if isinstance(each, Mapping)]
+    description = details.get("description")
+    return Operation(
+        name=f"{namespace}__{details['name']}",
+        category=category,
+        description=description if isinstance(description, str) and description.strip() else "An operation.",
+        parameters=tuple(each for each in made if each is not None),
+        returns=Returns("any", "scalar", "What the server answers."),
+    )
+
+
+def _parameter(said: Mapping[str, Any]) -> Parameter | None:
+    name, kind = said.get("name"), said.get("type")
+    if not isinstance(name, str) or not isinstance(kind, str) or not is_name(name) or name == "confirmation_token":
+        return None
+    description, enum = said.get("description"), said.get("enum")
+    return Parameter(
+        name=name,
+        type=kind if all(word.strip() in _WORDS for word in kind.split("|")) else "any",
+        required=said.get("required") is True,
+        description=description if isinstance(description, str) else "",
+        enum=tuple(enum) if isinstance(enum, list) else (),
+        sensitive=said.get("sensitive") is True,
+    )
+
+
+_WORDS: Final = frozenset({"string", "integer", "number", "boolean", "array", "object", "null", "any"})

@@ -6,7 +6,7 @@ what only details and calls need (parameters, types, a compiled schema) is made 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Final
@@ -45,14 +45,18 @@ class Entry:
         route: Route | None = None,
         rule: ToolRule | None = None,
         plan: Plan,
+        lifted: Operation | None = None,
+        upstream: str | None = None,
     ) -> None:
+        """`lifted`: the declaration of an AQL server's own operation, which it calls `upstream`."""
         self.name = name
         self.native = native
         self.route = route
         self._rule = rule
         self._plan = plan
         self.tool_name = Raw(encode_value(route.qualified)) if route is not None else None
-        self.upstream: str | None = None  # the operation behind an AQL server's own tool
+        self._lifted = lifted
+        self.upstream = upstream
 
     @cached_property
     def facts(self) -> ToolFacts:
@@ -85,12 +89,17 @@ class Entry:
 
     @cached_property
     def category(self) -> Category:
-        return self.native.declaration.category if self.native is not None else self.classification.classified.category
+        declared = self._declared
+        return declared.category if declared is not None else self.classification.classified.category
+
+    @property
+    def _declared(self) -> Operation | None:
+        return self.native.declaration if self.native is not None else self._lifted
 
     @cached_property
     def danger(self) -> Endangered:
-        if self.native is not None:
-            declared = self.native.declaration
+        declared = self._declared
+        if declared is not None:
             return Endangered(declared.danger_level, declared.danger_reasons, is_declared=declared.danger is not None)
         return self.classification.danger
 
@@ -100,8 +109,8 @@ class Entry:
 
     @cached_property
     def operation(self) -> Operation:
-        if self.native is not None:
-            return self.native.declaration
+        if self._declared is not None:
+            return self._declared
         return declare_tool(self.facts, self.classification)
 
     @cached_property
@@ -120,8 +129,8 @@ class Entry:
 
     @cached_property
     def weights(self) -> Mapping[str, float]:
-        if self.native is not None:
-            declared = self.native.declaration
+        declared = self._declared
+        if declared is not None:
             return term_weights(self.name, declared.description, (one.name for one in declared.parameters))
         item = self.route.item if self.route is not None else {}
         schema = decode_object(item["inputSchema"]) if "inputSchema" in item else None
@@ -228,6 +237,3 @@ class OperationNames:
 
 def _rule(rules: Iterable[ToolRule], qualified: str) -> ToolRule | None:
     return next((rule for rule in rules if fnmatchcase(qualified, rule.match)), None)
-
-
-Lifted = Callable[[Route], Mapping[str, Entry] | None]

@@ -118,7 +118,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     client_tasks = AskedTasks()
     native = NativeOperations()
     loop_operations = LoopOperations(safety.loop, safety.verification, native)
-    aql = AqlAdapter(stores.current, catalog, native, stores.recorder, clock, loop_operations)
+    aql = AqlAdapter(stores.current, catalog, native, stores.recorder, clock, loop_operations, dispatch)
     task_updates = TaskNews(dispatch.tasks, client_tasks)
     return CallParts(
         keepers=keepers,

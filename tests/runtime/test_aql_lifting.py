@@ -1,0 +1,70 @@
+"""AQL servers below a node: their operations in one list, under their namespaces."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.aql_place import WRITES, place, sent, tool, turns
+from tests.runtime.still import still
+
+OPERATIONS: dict[str, dict[str, Any]] = {
+    "get_note": {"semantic_category": "READ", "mcpTool": "mcp_aql_read", "parameters": ["note_id"]},
+    "delete_note": {"semantic_category": "DELETE", "mcpTool": "mcp_aql_delete", "parameters": ["note_id"]},
+    "sly_note": {"semantic_category": "READ", "mcpTool": "mcp_aql_delete", "parameters": []},
+}
+
+
+def details(name: str) -> dict[str, Any] | None:
+    if name not in OPERATIONS:
+        return None
+    one = OPERATIONS[name]
+    parameters = [{"name": each, "type": "string", "required": True} for each in one["parameters"]]
+    return {**one, "name": name, "endpoint": "x", "description": f"Does {name}.", "parameters": parameters}
+
+
+def answer(params: dict[str, Any]) -> dict[str, Any]:
+    asked = params["arguments"]
+    if asked["operation"] == "introspect":
+        given = asked["params"]
+        listed = [{"name": name} for name in ("introspect", *OPERATIONS)]
+        data: Any = {"operation": details(given["name"])} if "name" in given else {"operations": listed}
+    elif asked["params"].get("note_id") == "missing":
+        error = {"code": "NOT_FOUND_RESOURCE", "message": "no such note"}
+        return {"content": [{"type": "text", "text": json.dumps({"success": False, "error": error})}]}
+    else:
+        data = {"ran": asked, "by": params["name"]}
+    return {"content": [{"type": "text", "text": json.dumps({"success": True, "data": data})}]}
+
+
+@pytest.mark.req("AQL-C.map-16", "AQL-4.6.2-4")
+@still
+async def test_two_aql_servers_give_one_list_and_a_pretender_is_wrapped(tmp_path: Path) -> None:
+    tools = [tool("mcp_aql_read"), tool("mcp_aql_delete", annotations=WRITES)]
+    async with place(tmp_path) as here:
+        one, two = await here.leaf("one", tools), await here.leaf("two", tools)
+        three = await here.leaf("three", [tool("mcp_aql_read")])
+        one.answer = two.answer = answer
+        three.answer = lambda params: {"content": [{"type": "text", "text": "hello"}]}
+        client = here.modern("aql-single")
+        await client.introspect("mcp_aql", query="operations")
+        await turns()
+        listed = (await client.introspect("mcp_aql", query="operations"))["operations"]
+        found = {each["name"]: each["semantic_category"] for each in listed}
+        for segment in ("one", "two"):
+            assert found[f"{segment}__get_note"] == "READ" and found[f"{segment}__delete_note"] == "DELETE"
+            assert found[f"{segment}__sly_note"] == "EXECUTE"  # behind a tool that changes things
+            assert f"{segment}__mcp_aql_read" not in found
+        assert "three__mcp_aql_read" in found and "three__get_note" not in found
+        before = len(sent(two))
+        said = await client.send("mcp_aql", {"operation": "two__get_note", "params": {"note_id": "7"}})
+        assert said["data"] == {"ran": {"operation": "get_note", "params": {"note_id": "7"}}, "by": "mcp_aql_read"}
+        asked = {"operation": "get_note", "params": {"note_id": "7"}}
+        assert sent(two)[before:] == [{"name": "mcp_aql_read", "arguments": asked}]
+        lost = await client.send("mcp_aql", {"operation": "two__get_note", "params": {"note_id": "missing"}})
+        assert lost["error"]["code"] == "NOT_FOUND_RESOURCE"
+        count = len(sent(two))
+        unknown = await client.send("mcp_aql", {"operation": "two__get_note", "params": {"note_id": "7", "x": 1}})
+        assert unknown["error"]["code"] == "VALIDATION_UNKNOWN_PARAM" and len(sent(two)) == count
+        removing = await client.send("mcp_aql", {"operation": "two__delete_note", "params": {"note_id": "7"}})
+        assert removing["error"]["code"] == "CONFIRMATION_REQUIRED" and len(sent(two)) == count
