@@ -109,7 +109,7 @@ async def test_what_a_package_needs_and_does_not_say_stands_beside_it(shelf: She
     assert hostile == [("schema_invalid", "/install/0/with/0")]
 
 
-@pytest.mark.req("AIP-30.install-3")
+@pytest.mark.req("AIP-30.install-3", "AIP-30.install-1")
 async def test_a_restart_runs_the_recorded_python_package_also_when_a_newer_one_is_out(
     shelf: Shelf, tmp_path: Path
 ) -> None:
