@@ -16,6 +16,7 @@ from tests.runtime.agents_here import LOOK, AgentsHere, agents_here, failed
 
 from interlock.config.plan import SafetyPlan
 from interlock.protocol.aql.safety.evaluation import LIMIT_REASON
+from interlock.runtime.safety.agents import agent_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -206,6 +207,11 @@ async def test_an_execution_ends_once(here: AgentsHere) -> None:
         refused = await failed(work)
         assert refused.code == "CONFLICT_INVALID_STATE" and refused.details is not None
         assert (refused.details["execution_id"], refused.details["status"]) == (done["execution_id"], "completed")
+    ended = here.loop.executions.maybe_last(("client:ends", 0), agent_key("client:ends", "coder"))
+    assert ended is not None and ended.answer() == done  # nothing of it changed
+    await agent.start()
+    racing = await asyncio.gather(agent.complete(), agent.abort(), agent.complete(), return_exceptions=True)
+    assert sum(isinstance(one, dict) for one in racing) == 1
     await agent.start()
     assert (await agent.abort(reason="rain"))["status"] == "cancelled"
     careful = here.agent("client:ends", "careful")
