@@ -48,6 +48,33 @@ def test_an_operation_is_found_and_called_over_http(node: RunningNode, path: str
         assert answer["success"] is True
 
 
+@pytest.mark.req("AQL-4.7.1-1")
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_text_that_is_not_utf_8_is_an_answer_of_the_endpoint(node: RunningNode, era: str) -> None:
+    name = "mcp_aql_read"
+    for wrong in (b"\xc0\xaf", b"\x80", b"\xe2\x82", b"\xed\xa0\x80"):
+        with Wire(node, "/mcp/aql") as wire:
+            headers: dict[str, str] = {}
+            meta = b""
+            if era == "legacy":
+                wire.initialize()
+                headers = wire.legacy_headers()
+            else:
+                headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": name}
+                meta = b',"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
+            head = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"mcp_aql_read","arguments":'
+            body = head + b'{"operation":"x%b"}%b}}' % (wrong, meta)
+            answer = wire.post(body, headers).message
+            assert answer["id"] == 7
+            error = envelope(answer["result"])["error"]
+            assert error["code"] == "VALIDATION_INVALID_ENCODING"
+            assert error["details"] == {"location": "request", "byte_offset": body.index(wrong)}
+            listed = wire.modern("tools/list") if era == "modern" else wire.legacy("tools/list")
+            assert "result" in listed.message
+            other = wire.post(b'{"jsonrpc":"2.0","id":8,"method":"ping","params":{"x":"%b"}}' % wrong, headers)
+            assert other.message["error"]["code"] == -32700
+
+
 def test_a_flat_client_beside_it_sees_every_tool(node: RunningNode) -> None:
     for path in ("/mcp", "/mcp/flat"):
         with Wire(node, path) as wire:
@@ -55,24 +82,31 @@ def test_a_flat_client_beside_it_sees_every_tool(node: RunningNode) -> None:
             assert "one__echo" in names and "mcp_aql" not in names
 
 
-def test_stdio_serves_the_surface_that_is_asked_for(tmp_path: Path) -> None:
+def stdio(tmp_path: Path, lines: list[bytes]) -> dict[Any, Any]:
     config = tmp_path / "interlock.toml"
     config.write_text("")
-    greet = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "plain", "version": "1"}}
-    lines = [
-        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": greet},
-        {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
-    ]
     command = [sys.executable, "-m", "interlock", "serve", "--stdio", "--surface", "aql"]
     done = subprocess.run(
         [*command, "--config", str(config), "--data", str(tmp_path / "data")],
-        input="".join(json.dumps(line) + "\n" for line in lines),
+        input=b"".join(line + b"\n" for line in lines),
         capture_output=True,
-        text=True,
         timeout=60,
         check=False,
     )
-    answers = {one["id"]: one for one in map(json.loads, done.stdout.splitlines()) if "id" in one}
+    return {one["id"]: one for one in map(json.loads, done.stdout.splitlines()) if "id" in one}
+
+
+def test_stdio_serves_the_surface_that_is_asked_for(tmp_path: Path) -> None:
+    greet = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "plain", "version": "1"}}
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": greet}).encode(),
+        b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
+        b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}',
+        b'{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"mcp_aql_read","arguments":{"operation":"\x80"}}}',
+        b'{"jsonrpc":"2.0","id":4,"method":"ping"}',
+    ]
+    answers = stdio(tmp_path, lines)
     assert [tool["name"] for tool in answers[2]["result"]["tools"]] == FIVE
     assert "introspect" in answers[1]["result"]["instructions"]
+    assert envelope(answers[3]["result"])["error"]["code"] == "VALIDATION_INVALID_ENCODING"
+    assert answers[4]["result"] == {}

@@ -5,19 +5,21 @@ endpoint, validate its parameters (check 3 of the guard's order); then the same 
 through the same guard, with the same argument bytes wherever names need no mapping. There is no second way to a link.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Raw
 
 from interlock.protocol.aql.endpoint_tools import endpoint_tools
-from interlock.protocol.aql.envelope import Warn
+from interlock.protocol.aql.envelope import Warn, failed, tool_result
 from interlock.protocol.aql.errors import Code as AqlCode
 from interlock.protocol.aql.errors import (
     Failure,
     danger_denied,
     endpoint_mismatch,
     failure,
+    invalid_encoding,
     unknown_operation,
 )
 from interlock.protocol.aql.families import INTROSPECT, EndpointTool, Mode
@@ -25,7 +27,7 @@ from interlock.protocol.aql.field_selection import Selection, read_selection
 from interlock.protocol.aql.requests import Batch, Request, read_request
 from interlock.protocol.aql.tokens import digest_of
 from interlock.protocol.aql.validation import Arguments
-from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.protocol.jsonrpc.codec import decode_object, encode_result, encode_value, maybe_string
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.runtime.aql.acknowledgement import Acknowledgement
@@ -75,6 +77,24 @@ class AqlSurface:
             listed = endpoint_tools(self.adapter.endpoints(self._mode), has_batch=plan.aql.batch, rule=rule)
             self._listed = (known, listed)
         return self._listed[1]
+
+    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
+        """The answer to a tools/call of an endpoint whose text is not UTF-8 (4.7.1); None for everything else."""
+        try:
+            data.decode()
+            return None
+        except UnicodeDecodeError as error:
+            offset = error.start
+        try:
+            message = json.loads(data.decode("utf-8", "replace"))
+            is_call = message["method"] == TOOLS_CALL and isinstance(message["id"], int | str)
+            tool = message["params"]["name"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        if not is_call or not isinstance(tool, str) or tool not in self.adapter.endpoints(self._mode).by_name:
+            return None
+        envelope = failed(invalid_encoding("request", offset))
+        return encode_result(encode_value(message["id"]), tool_result(envelope, is_error=False, is_modern=is_modern))
 
     # Calls
 

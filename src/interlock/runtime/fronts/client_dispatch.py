@@ -53,5 +53,8 @@ class ClientLists(Protocol):
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None: ...
 
+    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
+        """The answer to a message that is no UTF-8, where the surface has one of its own."""
+
     def introduction(self, view: View, only: str | None) -> str:
         """The instructions of the greeting."""

@@ -82,6 +82,10 @@ class LegacyFront:
         self.sessions = sessions
         self._tasks = BackgroundTasks()
 
+    def maybe_unreadable(self, data: bytes) -> bytes | None:
+        """The answer to a message that cannot be read, where the surface has one."""
+        return self._stock.maybe_unreadable(data, is_modern=False)
+
     def initialize(
         self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm
     ) -> Session | Fault:

@@ -66,6 +66,9 @@ class ListCache:
             SERVER_META,
         )
 
+    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
+        return None
+
     def introduction(self, view: View, only: str | None) -> str:
         return instructions(view, only)
 

@@ -148,6 +148,10 @@ class ModernFront:
         self._tasks = BackgroundTasks()
         self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
 
+    def maybe_unreadable(self, data: bytes) -> bytes | None:
+        """The answer to a message that cannot be read, where the surface has one."""
+        return self._stock.maybe_unreadable(data, is_modern=True)
+
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
         """Modern callers hold no state, so equal ones are one object."""
         key = (principal.name, via, only, names)

@@ -293,7 +293,7 @@ class PublicEndpoint:
         head = exchange.head
         request = None if head.routing is None else climb_plain(exchange.body, head.routing)
         if request is None:
-            request = self._climb(exchange)
+            request = self._climb(exchange, endpoint, principal)
             if request is None:
                 return
         caller = head.caller
@@ -310,13 +310,18 @@ class PublicEndpoint:
         elif running is not None:
             exchange.on_gone = lambda: self._modern.stop_listening(running)
 
-    def _climb(self, exchange: Exchange) -> Climbed | None:
+    def _climb(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> Climbed | None:
         """Checks the envelope, step by step. None when the answer has been given."""
         head = exchange.head
         try:
             message = decode_untrusted(exchange.body)
         except CodecError as error:
-            exchange.answer(encode_fault(error.message_id, error.fault), 400)
+            chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+            answer = chosen.fronts.modern.maybe_unreadable(exchange.body)
+            if answer is not None:
+                exchange.answer(answer)
+            else:
+                exchange.answer(encode_fault(error.message_id, error.fault), 400)
             return None
         if type(message) is Notification:
             version = head.headers.get(H_VERSION, b"")
@@ -348,7 +353,12 @@ class PublicEndpoint:
         try:
             message = decode_untrusted(exchange.body)
         except CodecError as error:
-            if H_SESSION not in exchange.head.headers or not is_batch(exchange.body):
+            said = exchange.head.headers.get(H_SESSION, b"").decode("latin-1")
+            known = self._legacy.sessions.find(said, principal.name) if said else None
+            answer = None if known is None else known.front.maybe_unreadable(exchange.body)
+            if answer is not None:
+                exchange.answer(answer)
+            elif H_SESSION not in exchange.head.headers or not is_batch(exchange.body):
                 exchange.answer(encode_fault(error.message_id, error.fault), 400)
             elif (session := self._session_of(exchange, principal)) is not None:
                 serve_batch(session.front, session, exchange, error)

@@ -129,6 +129,11 @@ class LineFront:
 
     def _receive_batch(self, line: bytes, unreadable: CodecError) -> None:
         session = self._session
+        front = self._legacy if self._caller is None else self._modern
+        answer = front.maybe_unreadable(line)
+        if answer is not None:
+            self.emit(answer)
+            return
         try:
             if session is None:
                 raise unreadable

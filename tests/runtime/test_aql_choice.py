@@ -1,0 +1,91 @@
+"""Which surface a client gets, and the settings that change how AQL requests are read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.aql_place import OPEN, WRITES, AqlPlace, place, schema, sent, tool
+from tests.runtime.still import still
+
+
+def sized(count: int) -> list[dict[str, Any]]:
+    return [tool(f"get_{number}", description="x" * 380, inputSchema=schema()) for number in range(count)]
+
+
+async def kind(here: AqlPlace) -> str:
+    """Which surface a client that comes now gets."""
+    client = await here.legacy("")
+    return "aql" if "mcp_aql_read" in await client.tools() else "flat"
+
+
+@pytest.mark.req("AQL-X-6")
+@still
+async def test_auto_chooses_by_the_size_of_the_flat_list_with_hysteresis(tmp_path: Path) -> None:
+    config = f'{OPEN}[mcp]\nsurface = "auto"\n[aql]\nauto_tokens = 2000\n'
+    async with place(tmp_path, config) as here:
+        leaf = await here.leaf(tools=sized(5))
+        early = await here.legacy("")
+        assert "docs__get_0" in await early.tools()
+
+        async def resize(count: int) -> str:
+            leaf.tools = sized(count)
+            leaf.notify("notifications/tools/list_changed")
+            await early.tools()
+            return await kind(here)
+
+        assert await resize(30) == "aql"
+        late = await here.legacy("")
+        bytes_before = await late.tools()
+        assert "docs__get_0" in await early.tools() and "mcp_aql_read" not in await early.tools()
+        assert await resize(15) == "aql"  # a little below: the choice does not swing
+        assert await resize(8) == "flat"
+        assert await resize(15) == "flat"
+        assert await late.tools() == bytes_before
+        surfaces = here.node.operations.node.status().clients.surfaces
+        assert any(each.startswith("local: aql (auto: the flat list has about") for each in surfaces)
+        assert any(each.startswith("local: flat (auto:") for each in surfaces)
+
+
+@pytest.mark.req("AQL-X-6")
+@still
+async def test_an_access_rule_sets_the_surface_of_its_callers(tmp_path: Path) -> None:
+    async with place(tmp_path, f'{OPEN}[[access]]\nwho = ["local"]\nsurface = "aql-single"\n') as here:
+        client = await here.legacy("")
+        assert list(await client.tools()) == ["mcp_aql"]
+        assert here.node.operations.node.status().clients.surfaces == {"local: aql-single ([[access]])": 1}
+
+
+@pytest.mark.req("AQL-4.6.2-1", "AQL-4.6.2-3")
+@still
+async def test_without_strict_mode_unknown_parameters_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    shown = []
+    for strict in ("true", "false"):
+        async with place(tmp_path / strict, f"{OPEN}[aql]\nstrict_mode = {strict}\n") as here:
+            leaf = await here.leaf()
+            client = here.modern()
+            listed = await client.introspect(query="operations")
+            details = await client.introspect(query="operations", name="docs__run_job")
+            shown.append((listed, details))
+            said = await client.do("docs__run_job", {"job": "j", "pullNumber": 3, "bogus": 1}, "execute")
+            assert said["success"] is (strict == "false")
+            if strict == "false":
+                assert [one["details"]["deprecated_item"] for one in said["warnings"]] == ["pullNumber", "bogus"]
+                assert sent(leaf) == [{"name": "run_job", "arguments": {"job": "j", "pullNumber": 3}}]
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.req("AQL-4.7.1-3")
+@still
+async def test_nul_passes_only_where_an_operator_allows_it(tmp_path: Path) -> None:
+    tools = [tool(name, annotations=WRITES, inputSchema=schema(a={"type": "string"})) for name in ("any", "none")]
+    rule = '[[tool]]\nmatch = "docs.any"\naql = { allow_nul = true }\n'
+    async with place(tmp_path, OPEN + rule) as here:
+        leaf = await here.leaf(tools=tools)
+        client = here.modern("aql-single")
+        for name, expected in (("any", True), ("none", False)):
+            said = await client.send("mcp_aql", {"operation": f"docs__{name}", "params": {"a": "x\x00y"}})
+            assert said["success"] is expected
+        assert said["error"]["code"] == "VALIDATION_INVALID_ENCODING"
+        assert sent(leaf) == [{"name": "any", "arguments": {"a": "x\x00y"}}]
+        shown = await client.introspect("mcp_aql", query="operations", name="docs__any")
+        assert "U+0000" in shown["operation"]["parameters"][0]["description"]
