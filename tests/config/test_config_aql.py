@@ -39,6 +39,8 @@ def read(folder: Path, text: str, env: dict[str, str] | None = None) -> Plan:
         ('[node]\nlisten = "0.0.0.0:7411"\n[auth]\nanonymous = "never"\n[aql]\nstrict_mode = false', "development"),
         ('[[tool]]\nmatch = "a.b"\naql = { name = "Bad-Name" }', "a-z"),
         ('[[tool]]\nmatch = "a.b"\naql = { category = "QUERY" }', "CREATE"),
+        ('[[tool]]\nmatch = "a.b"\naql = { category = "UPDATE", read = "a__get" }', "'read' of aql is not available"),
+        ("[aql]\nomit_empty = true", "omit_empty"),
         ('[mcp]\nsurface = "five"', "aql-single"),
     ],
 )

@@ -27,7 +27,18 @@ from interlock.protocol.aql.tool_operations import OperationRule
 MONTH_S: Final = 30 * 86_400
 _NAME: Final = Text(pattern=r"[a-z][a-z0-9_]*", what="a name of a-z, 0-9 and _")
 
-OPERATION: Final = Record(
+
+class _Operation(Record, frozen=True, kw_only=True):
+    def _field(self, name: str, value: object, at: At) -> Any:
+        if name == "read":
+            return at.wrong(
+                "'read' of aql is not available: the node merges nothing into what a tool has stored",
+                'write merge = "upstream" where the tool merges nested objects itself',
+            )
+        return super()._field(name, value, at)
+
+
+OPERATION: Final = _Operation(
     what="an operation",
     example='aql = { category = "READ" }',
     fields={
@@ -36,7 +47,6 @@ OPERATION: Final = Record(
         "family": _NAME,
         "identifiers": Many(item=_NAME),
         "merge": choices_of(OperationRule, "merge"),
-        "read": _NAME,
         "danger": choices_of(OperationRule, "danger"),
         "allow_nul": Flag(),
     },
@@ -159,7 +169,6 @@ AQL: Final = keys_of(
     Key(name="strict_mode", example=False, help="Whether unknown parameters are refused; off only for development."),
     Key(name="batch", example=False, help="Whether several operations can be sent in one call."),
     Key(name="field_selection", example=False, help="Whether READ operations take `fields`."),
-    Key(name="omit_empty", example=True, help="Whether families without operations are left out of the tool list."),
     Key(name="response_meta", example=True, help="Whether every success says how long it took."),
 )
 

@@ -349,7 +349,6 @@ class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
     strict_mode: bool = True
     batch: bool = True
     field_selection: bool = True
-    omit_empty: bool = False
     response_meta: bool = False
 
 

@@ -62,7 +62,6 @@ class OperationRule(msgspec.Struct, frozen=True, kw_only=True):
     family: str | None = None
     identifiers: tuple[str, ...] | None = None  # of an UPDATE, as parameters are named here
     merge: Literal["upstream"] | None = None  # the tool merges nested objects itself
-    read: str | None = None  # the operation that reads the resource, for merging here
     danger: Literal["safe", "reversible", "destructive", "dangerous", "forbidden"] | None = None
     allow_nul: bool = False
 
@@ -234,7 +233,7 @@ def _unlike_an_update(facts: ToolFacts) -> str | None:
         return "it names no resource to change"
     if not fields:
         return "it has no field to change"
-    if facts.rule.merge == "upstream" or facts.rule.read is not None:
+    if facts.rule.merge == "upstream":
         return None
     if _own_input(facts):
         inner = _properties(properties["input"])
