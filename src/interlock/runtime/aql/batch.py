@@ -1,7 +1,8 @@
 """A batch: its operations one after the other, each as a call of its own (C.batch-*).
 
 An item that fails leaves the others alone; one that needs a confirmation halts the batch. Nobody can be asked anything
-inside a batch: a tool that wants input is to be called alone. Cancelling the batch cancels the call under way, and the
+inside a batch: a tool that fails without an answer is to be called alone, and one that ends well without it has ended
+well, because calling it again would do its work twice. Cancelling the batch cancels the call under way, and the
 rest does not run.
 """
 
@@ -109,9 +110,10 @@ class BatchCall(OwnCall):
         name, place = request.operation, self.place
 
         def deliver(answered: Answered) -> None:
-            self.current = None
+            call, self.current = self.current, None
             if place == self.place:
-                self._take(name, answered)
+                has_asked = call is not None and call.dialogue is not None
+                self._take(name, Answered(failure=_ASKS) if has_asked and answered.failure is not None else answered)
                 self.advance()
 
         call = self.surface.begin(
