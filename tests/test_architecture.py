@@ -80,6 +80,7 @@ ORDER = [
         "surface.cli.render",
         "surface.cli",
         "surface.cli.keys",
+        "surface.cli.aql_check",
         "surface.cli.verbs",
         "aql",
         "__main__",

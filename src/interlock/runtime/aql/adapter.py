@@ -136,7 +136,7 @@ class AqlAdapter:
 
     def protocol(self, endpoints: Endpoints, caller: Caller, index: OperationIndex) -> dict[str, Any]:
         aql = self.plan.aql
-        is_full = aql.batch and aql.field_selection
+        is_full = aql.batch and aql.field_selection and aql.mode != "single"  # 10.1: both modes, and these
         said: dict[str, Any] = {
             "version": SPEC_VERSION,
             "conformance": "level-2" if is_full else "level-1",

@@ -31,6 +31,8 @@ app = verb_app("Check the configuration.")
     interlock check .drivers/filesystem-mcp --against ../released/filesystem-mcp
     interlock check --effective
     interlock check --schema > interlock.schema.json
+    interlock check --aql
+    interlock check --aql --evidence evidence --json
     """,
 )
 def check(
@@ -54,12 +56,28 @@ def check(
         str | None,
         typer.Option("--against", metavar="OLD", help="Compare a driver with an older one.", show_default=False),
     ] = None,
+    aql: Annotated[
+        bool,
+        typer.Option(
+            "--aql", help="Run the conformance suite of MCP-AQL against the AQL surface that the configuration gives."
+        ),
+    ] = False,
+    evidence: Annotated[
+        str | None,
+        typer.Option(
+            "--evidence", metavar="DIR", help="With --aql: write every request and answer there.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Find the mistakes in the configuration and in driver files.
 
     Each is shown with its file, its line and what was probably meant. Warnings name what the node can run without: a
     program, script or folder that is not there, tools whose names collide.
     """
+    if evidence is not None and not aql:
+        raise BadUsage("usage", "--evidence is what --aql has seen: ask for both")
+    if aql and (schema or effective or strict or upstream or against is not None):
+        raise BadUsage("usage", "--aql runs a suite of its own: beside it go PATH, --evidence and --json alone")
     if schema and (effective or upstream or path):
         raise BadUsage("usage", "--schema is about every file and takes neither PATH nor --effective or --upstream")
     if effective and upstream:
@@ -69,7 +87,7 @@ def check(
 
         invocation.out.json(json_schema())
         return
-    if path is not None and (path.endswith(".md") or Path(path).is_dir()):
+    if not aql and path is not None and (path.endswith(".md") or Path(path).is_dir()):
         if effective:
             raise BadUsage("usage", "--effective is about the configuration, and takes no driver")
         _check_driver(invocation, path, strict=strict, upstream=upstream, against=against)
@@ -79,6 +97,11 @@ def check(
     if path is not None and invocation.config is not None:
         raise BadUsage("usage", "name the file once: either PATH or --config")
     invocation.config = path or invocation.config
+    if aql:
+        from interlock.surface.cli.aql_check.command import check_aql
+
+        check_aql(invocation, evidence)
+        return
     _check(invocation, effective=effective, strict=strict, upstream=upstream)
 
 

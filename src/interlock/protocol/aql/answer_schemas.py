@@ -1,0 +1,181 @@
+"""Closed JSON Schemas of MCP-AQL answers, of our own: written from the tables of the specification."""
+
+from typing import Any
+
+import jsonschema_rs
+
+NAME = {"type": "string", "pattern": "^[a-z][a-z0-9_]*$"}
+TEXT = {"type": "string"}
+FILLED = {"type": "string", "minLength": 1}
+FLAG = {"type": "boolean"}
+
+
+def closed(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {**required, **optional},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+CODE = {"type": "string", "pattern": "^[A-Z][A-Z0-9_]*$"}
+ERROR = closed({"code": CODE, "message": FILLED}, details={"type": "object"})
+BARE_ERROR = closed({"code": CODE, "message": FILLED})
+WARNING = closed(
+    {"code": CODE, "message": FILLED}, details={"type": "object"}, severity={"enum": ["low", "medium", "high"]}
+)
+CONFIRMATION = closed(
+    {"token": {"type": "string", "pattern": "^conf_[A-Za-z0-9_-]{1,64}$"}, "expires_at": {"pattern": "Z$"}},
+    message=TEXT,
+    reasons={"type": "array", "items": TEXT},
+)
+SUCCESS = closed(
+    {"success": {"const": True}, "data": True},
+    warnings={"type": "array", "items": WARNING, "maxItems": 10},
+    _meta=closed({}, request_id=TEXT, duration_ms={"type": "integer"}),
+)
+FAILURE = closed({"success": {"const": False}, "error": ERROR}, confirmation=CONFIRMATION)
+
+CATEGORY = {"enum": ["CREATE", "READ", "UPDATE", "DELETE", "EXECUTE"]}
+KIND = {"enum": ["enum", "object", "scalar", "union"]}
+PARAMETER = closed(
+    {"name": FILLED, "type": FILLED, "required": FLAG},
+    description=TEXT,
+    default=True,
+    enum={"type": "array"},
+    minimum={"type": "number"},
+    maximum={"type": "number"},
+    minLength={"type": "integer"},
+    maxLength={"type": "integer"},
+    pattern=TEXT,
+    format=TEXT,
+    items={"type": "object"},
+    sensitive=FLAG,
+)
+INFO = closed({"name": NAME, "semantic_category": CATEGORY, "endpoint": NAME, "description": FILLED})
+TYPE_INFO = closed({"name": FILLED, "kind": KIND}, description=TEXT)
+LIFECYCLE = closed(
+    {"states": {"type": "array", "items": TEXT}}, supports_cancel=FLAG, supports_retry=FLAG, progress_reporting=FLAG
+)
+DETAILS = closed(
+    {
+        "name": NAME,
+        "semantic_category": CATEGORY,
+        "endpoint": NAME,
+        "mcpTool": {"type": "string", "pattern": "^([a-z0-9_]+_)?mcp_aql(_[a-z0-9_]+)?$"},
+        "description": FILLED,
+        "permissions": closed({"readOnly": FLAG, "destructive": FLAG}),
+        "parameters": {"type": "array", "items": PARAMETER},
+        "returns": TYPE_INFO,
+    },
+    examples={"type": "array", "items": closed({"request": {"type": "object"}}, description=TEXT)},
+    computed_fields={"type": "array"},
+    aggregation_support={"type": "object"},
+    relationship_capabilities={"type": "object"},
+    lifecycle=LIFECYCLE,
+)
+TYPE_DETAILS = {
+    "oneOf": [
+        closed(
+            {"name": FILLED, "kind": {"const": "enum"}, "values": {"type": "array", "items": TEXT}}, description=TEXT
+        ),
+        closed(
+            {"name": FILLED, "kind": {"const": "object"}, "fields": {"type": "array", "items": PARAMETER}},
+            description=TEXT,
+        ),
+        closed(
+            {"name": FILLED, "kind": {"const": "union"}, "members": {"type": "array", "items": TEXT}}, description=TEXT
+        ),
+        closed({"name": FILLED, "kind": {"const": "scalar"}}, description=TEXT),
+    ]
+}
+CAPABILITIES = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(
+            [
+                *("batch", "field_selection", "aggregations", "computed_fields", "pagination"),
+                *("relationship_queries", "warnings", "confirmation", "dangerous_operations"),
+            ],
+            FLAG,
+        ),
+        "execution_safety_loop": {"enum": ["enforcing", "monitoring", "logging", "disabled"]},
+    },
+    "required": ["execution_safety_loop"],
+}
+PROTOCOL = {
+    "type": "object",
+    "properties": {
+        "version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+(-[a-zA-Z0-9.-]+)?$"},
+        "conformance": {"enum": ["level-1", "level-2"]},
+        "mode": {"enum": ["semantic", "single", "all"]},
+        "capabilities": CAPABILITIES,
+    },
+    "required": ["version"],
+}
+INTROSPECTION = {
+    "oneOf": [
+        closed(
+            {
+                "success": {"const": True},
+                "data": {
+                    "oneOf": [
+                        closed({"operations": {"type": "array", "items": INFO}}, _protocol=PROTOCOL),
+                        closed({"operation": {"anyOf": [DETAILS, {"type": "null"}]}}),
+                        closed({"types": {"type": "array", "items": TYPE_INFO}}),
+                        closed({"type": {"anyOf": [TYPE_DETAILS, {"type": "null"}]}}),
+                    ]
+                },
+            }
+        ),
+        closed({"success": {"const": False}, "error": BARE_ERROR}),
+    ]
+}
+ITEM = {
+    "oneOf": [closed({"success": {"const": True}, "data": True}), closed({"success": {"const": False}, "error": ERROR})]
+}
+COUNT = {"type": "integer", "minimum": 0}
+BATCH = {
+    "oneOf": [
+        closed(
+            {
+                "success": {"const": True},
+                "data": {"type": "null"},
+                "results": {
+                    "type": "array",
+                    "items": closed({"index": COUNT, "operation": TEXT, "result": ITEM}),
+                },
+                "summary": closed({"total": COUNT, "succeeded": COUNT, "failed": COUNT}, halted=COUNT, pending=COUNT),
+            },
+            halted_at=closed({"index": COUNT, "operation": TEXT, "result": ITEM}),
+            pending_operations={
+                "type": "array",
+                "items": closed({"index": COUNT, "operation": TEXT}, params={"type": "object"}),
+            },
+        ),
+        closed({"success": {"const": False}, "error": BARE_ERROR}),
+    ]
+}
+RESULT = {"oneOf": [SUCCESS, FAILURE]}
+
+_compiled = {
+    name: jsonschema_rs.Draft202012Validator(schema)
+    for name, schema in (("introspection", INTROSPECTION), ("batch", BATCH), ("result", RESULT))
+}
+
+
+def is_valid(name: str, envelope: Any) -> bool:
+    return bool(_compiled[name].is_valid(envelope))
+
+
+def check_answer(envelope: Any, arguments: Any) -> None:
+    """Raises where the answer to a request is not what the specification's tables say."""
+    name = "result"
+    if isinstance(arguments, dict):
+        if "operations" in arguments and "results" in envelope:
+            name = "batch"
+        elif arguments.get("operation") == "introspect" and arguments.get("_is_wrong") is None:
+            code = envelope.get("error", {}).get("code")
+            name = "result" if code in ("VALIDATION_ENDPOINT_MISMATCH", "VALIDATION_INVALID_TYPE") else "introspection"
+    _compiled[name].validate(envelope)

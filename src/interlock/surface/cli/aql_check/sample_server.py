@@ -1,0 +1,67 @@
+"""The server below a node that is checked: a flat MCP server over stdio with a tool of each category.
+
+Run as a program of its own, with the standard library alone. It changes nothing outside itself.
+"""
+
+import json
+import sys
+from typing import Any
+
+TEXT = {"type": "string"}
+
+
+def schema(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+def tool(name: str, description: str, *, reads: bool, destroys: bool, takes: dict[str, Any]) -> dict[str, Any]:
+    hints = {"readOnlyHint": reads, "destructiveHint": destroys}
+    return {"name": name, "description": description, "inputSchema": takes, "annotations": hints}
+
+
+TOOLS = [
+    tool("create_note", "Creates a note.", reads=False, destroys=False, takes=schema("title", title=TEXT)),
+    tool("get_note", "Reads a note.", reads=True, destroys=False, takes=schema("note_id", note_id=TEXT)),
+    tool("get_count", "Counts the calls of the other tools.", reads=True, destroys=False, takes=schema()),
+    tool(
+        "update_note", "Changes a note.", reads=False, destroys=False, takes=schema("note_id", note_id=TEXT, title=TEXT)
+    ),
+    tool("delete_note", "Deletes a note.", reads=False, destroys=True, takes=schema("note_id", note_id=TEXT)),
+    tool("run_report", "Runs a report.", reads=False, destroys=False, takes=schema("report", report=TEXT)),
+]
+called: list[str] = []
+
+
+def result_of(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+    if method == "initialize":
+        return {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "sample", "version": "1"},
+        }
+    if method == "tools/list":
+        return {"tools": TOOLS}
+    if method == "tools/call":
+        if params["name"] == "get_count":
+            found: dict[str, Any] = {"calls": len(called)}
+        else:
+            called.append(params["name"])
+            found = {"id": "n1", "title": "A note", "body": "Its text", "tags": ["a", "b"]}
+        return {"content": [{"type": "text", "text": json.dumps(found)}], "structuredContent": found}
+    return {} if method == "ping" else None
+
+
+def main() -> None:
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" not in message or "method" not in message:
+            continue
+        result = result_of(message["method"], message.get("params") or {})
+        unknown = {"error": {"code": -32601, "message": "Method not found"}}
+        answer = {"jsonrpc": "2.0", "id": message["id"], **({"result": result} if result is not None else unknown)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
