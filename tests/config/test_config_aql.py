@@ -15,7 +15,7 @@ def read(folder: Path, text: str, env: dict[str, str] | None = None) -> Plan:
     return load(file, env or {}, {"data": str(folder / "data")}).plan
 
 
-@pytest.mark.req("AQL-3.3-3", "AQL-3.3-5", "AQL-4.7.5-2", "AQL-4.7.5-3", "AQL-C.mode-1")
+@pytest.mark.req("AQL-3.3-3", "AQL-3.3-5", "AQL-4.7.5-2", "AQL-4.7.5-3", "AQL-C.mode-1", "AQL-C.token-7")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -32,6 +32,9 @@ def read(folder: Path, text: str, env: dict[str, str] | None = None) -> Plan:
         ("[aql]\nlimits = { nesting_depth = 65 }", "8 to 64"),
         ("[aql]\nlimits = { batch_operations = 1001 }", "1 to 1000"),
         ("[aql]\ndanger = { token_s = { forbidden = 301 } }", "1 to 300"),
+        ("[aql]\ndanger = { token_s = { destructive = 901 } }", "1 to 900"),
+        ("[aql]\ndanger = { token_s = { dangerous = 901 } }", "1 to 900"),
+        ("[aql]\ndanger = { skew_s = 301 }", "0 to 300"),
         ('[aql]\ntool_prefix = "GitHub_"', "tool_prefix"),
         ('[aql]\ntool_prefix = "git-hub_"', "tool_prefix"),
         ('[aql]\ntool_prefix = "github"', "tool_prefix"),
@@ -68,3 +71,14 @@ def test_the_environment_wins_and_the_older_word_is_taken(tmp_path: Path) -> Non
         with pytest.raises(ConfigInvalid):
             read(tmp_path, "", {name: value})
     assert read(tmp_path, "").aql == read(tmp_path, '[aql]\nmode = "semantic"\n').aql
+
+
+@pytest.mark.req("AQL-C.token-7")
+def test_the_longest_lives_are_taken_and_a_large_skew_is_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "interlock.toml"
+    lives = "token_s = { destructive = 900, dangerous = 900, forbidden = 300 }"
+    for skew, warned in ((60, 0), (61, 1)):
+        file.write_text(f"[aql]\ndanger = {{ skew_s = {skew}, {lives} }}\n")
+        loaded = load(file, {}, {"data": str(tmp_path / "data")})
+        assert (loaded.plan.aql.danger.skew_s, loaded.plan.aql.danger.token_s.dangerous) == (skew, 900)
+        assert len([one for one in loaded.warnings if "skew_s" in one.message]) == warned

@@ -338,6 +338,35 @@ async def test_an_answer_over_the_limit_is_replaced_and_says_that_it_ran(tmp_pat
 # As a flat call
 
 
+@pytest.mark.req("AQL-C.map-13")
+@pytest.mark.parametrize("era", ERAS)
+def test_an_error_of_the_server_is_a_failure_in_a_result(tmp_path: Path, era: str) -> None:
+    @still
+    async def run() -> None:
+        async with place(tmp_path) as here:
+            leaf = await here.leaf()
+            leaf.mute = {"tools/call"}
+            client = await here.client(era)
+            for number, expected in (
+                (-32602, "VALIDATION_INVALID_TYPE"),
+                (-32601, "NOT_FOUND_OPERATION"),
+                (-32603, "INTERNAL_ERROR"),
+                (32117, "PERMISSION_DENIED"),  # scope_denied
+                (7, "INTERNAL_ERROR"),
+            ):
+                waits = client.client.begin(
+                    "tools/call", {"name": "mcp_aql_read", "arguments": one("docs__list_users")}
+                )
+                await turns()
+                error = {"code": number, "message": "no, thank you"}
+                leaf.say({"jsonrpc": "2.0", "id": leaf.heard[-1]["id"], "error": error})
+                await turns()
+                assert code(waits.result()["result"]["structuredContent"]) == expected
+
+    run()
+
+
+@pytest.mark.req("AQL-C.map-13")
 @still
 async def test_failures_of_the_way_are_failures_of_the_operation(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
@@ -377,6 +406,7 @@ async def held(here: AqlPlace, client: Aql, leaf: Any) -> None:
     assert sent(leaf) == []
 
 
+@pytest.mark.req("AQL-C.map-13")
 @still
 async def test_budgets_refuse_and_say_when_to_come_again(tmp_path: Path) -> None:
     budget = "budget = { max_calls_per_minute = 2, max_mutable_calls_per_session = 1 }"
@@ -394,6 +424,7 @@ async def test_budgets_refuse_and_say_when_to_come_again(tmp_path: Path) -> None
         assert often["error"]["details"]["retry_after_seconds"] > 0 and often["error"]["details"]["limit"] == 2
 
 
+@pytest.mark.req("AQL-X-8")
 @pytest.mark.parametrize("era", ERAS)
 def test_cancelling_reaches_the_server_and_ends_a_batch(tmp_path: Path, era: str) -> None:
     @still

@@ -25,6 +25,7 @@ from interlock.protocol.aql.safety.patterns import PATTERN_CHARS_MAX, Pattern
 from interlock.protocol.aql.tool_operations import OperationRule
 
 MONTH_S: Final = 30 * 86_400
+SKEW_PLAIN_S: Final = 60  # above, the operator is warned
 _NAME: Final = Text(pattern=r"[a-z][a-z0-9_]*", what="a name of a-z, 0-9 and _")
 
 
@@ -71,10 +72,20 @@ _TOKENS: Final = Record(
     },
     make=AqlTokenPlan,
 )
+
+
+class _Skew(Whole, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> Any:
+        read = super().read(value, at)
+        if isinstance(read, int) and read > SKEW_PLAIN_S:
+            at.warn(f"{at.name} = {read}: confirmation tokens are good so many seconds after they have expired")
+        return read
+
+
 _DANGER: Final = Record(
     what="the handling of dangerous operations",
     example="danger = { enforce = false }",
-    fields={"enforce": Flag(), "skew_s": Whole(low=0, high=300), "token_s": _TOKENS},
+    fields={"enforce": Flag(), "skew_s": _Skew(low=0, high=300), "token_s": _TOKENS},
     make=AqlDangerPlan,
 )
 _MEMBER: Final = Text(

@@ -19,7 +19,7 @@ from interlock.protocol.jsontext.canonical import NotCanonical, canonical
 from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 TOKENS_MAX: Final = 20_000
-PURGE_S: Final = 3600.0
+PURGE_S: Final = 2700.0  # with the 900 of the longest life before it in the row: within an hour
 PREFIX: Final = "conf_"
 TOKEN_CHARS_MAX: Final = 80
 
@@ -37,6 +37,7 @@ class TokenNote(msgspec.Struct, frozen=True):
     """What happened to a token, for a record that must not hold it. `token`: the beginning of its hash."""
 
     event: str  # TOKEN_ISSUED, TOKEN_VALIDATED, TOKEN_REJECTED or TOKEN_REVOKED
+    owner: str  # the session, or the principal where there is none
     principal: str
     operation: str
     token: str
@@ -79,15 +80,18 @@ class ConfirmationTokens:
         life = {Danger.FORBIDDEN: lives.forbidden, Danger.DANGEROUS: lives.dangerous}.get(danger, lives.destructive)
         token = PREFIX + self._secret()
         while len(self._tokens) >= TOKENS_MAX:
-            self._tokens.popitem(last=False)
+            oldest, one = self._tokens.popitem(last=False)
+            if one.used_at is None:
+                self._note(one.owner, one.principal, one.operation, oldest, "TOKEN_REVOKED", "too_many")
         self._tokens[token] = _Token(owner, principal, operation, digest, now + life)
-        self._note(principal, operation, token, "TOKEN_ISSUED")
+        self._note(owner, principal, operation, token, "TOKEN_ISSUED")
         return token, rfc3339(now + life)
 
     def redeem(self, token: str, owner: str, principal: str, operation: str, digest: str) -> Failure | None:
         """None: it is good, and used from now on."""
-        found = self._tokens.get(token) if len(token) <= TOKEN_CHARS_MAX else None
         now = self._now()
+        self._purge(now)
+        found = self._tokens.get(token) if len(token) <= TOKEN_CHARS_MAX else None
         code, details = None, {"token": token[:TOKEN_CHARS_MAX]}
         if found is None or found.owner != owner:
             code, said = Code.TOKEN_INVALID, "Invalid confirmation token"
@@ -101,11 +105,11 @@ class ConfirmationTokens:
             code, said = Code.TOKEN_SCOPE_MISMATCH, "Confirmation token scope mismatch"
             details |= {"token_operation": found.operation, "requested_operation": operation}
         if code is not None:
-            self._note(principal, operation, token, "TOKEN_REJECTED", code.value)
+            self._note(owner, principal, operation, token, "TOKEN_REJECTED", code.value)
             return failure(code, said, details)
         if found is not None:
             found.used_at = now
-        self._note(principal, operation, token, "TOKEN_VALIDATED")
+        self._note(owner, principal, operation, token, "TOKEN_VALIDATED")
         return None
 
     def end(self, owner: str) -> None:
@@ -113,7 +117,7 @@ class ConfirmationTokens:
         for token in [token for token, one in self._tokens.items() if one.owner == owner]:
             one = self._tokens.pop(token)
             if one.used_at is None:
-                self._note(one.principal, one.operation, token, "TOKEN_REVOKED", "session_end")
+                self._note(owner, one.principal, one.operation, token, "TOKEN_REVOKED", "session_end")
 
     def _purge(self, now: float) -> None:
         while self._tokens:
@@ -122,9 +126,11 @@ class ConfirmationTokens:
                 return
             del self._tokens[first]
 
-    def _note(self, principal: str, operation: str, token: str, event: str, reason: str | None = None) -> None:
+    def _note(
+        self, owner: str, principal: str, operation: str, token: str, event: str, reason: str | None = None
+    ) -> None:
         named = hashlib.sha256(token.encode()).hexdigest()[:16]
-        self._tell(TokenNote(event, principal, operation, named, reason))
+        self._tell(TokenNote(event, owner, principal, operation, named, reason))
 
 
 def rfc3339(wall: float) -> str:

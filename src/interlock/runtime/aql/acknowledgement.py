@@ -4,6 +4,7 @@ The guard asks it last, after budget and gate: without a token the call is refus
 is used before the call is sent. A call that a person has to agree to is confirmed there, and has none of this.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from interlock.protocol.aql.errors import Failure, confirmation_required
@@ -22,14 +23,23 @@ class Acknowledgement:
     is_waiting = False
 
     def __init__(
-        self, tokens: ConfirmationTokens, entry: Entry, owner: str, principal: str, digest: str, token: str | None
+        self,
+        tokens: ConfirmationTokens,
+        entry: Entry,
+        owner: str,
+        principal: str,
+        digest: str,
+        token: str | None,
+        note: Callable[[str], None],
     ) -> None:
+        """`note`: told what came of it, for the audit log."""
         self._tokens = tokens
         self._entry = entry
         self._owner = owner
         self._principal = principal
         self._digest = digest
         self._token = token
+        self._note = note
         self._is_given = False
         self.failure: Failure | None = None
 
@@ -41,6 +51,7 @@ class Acknowledgement:
         if self._token is not None:
             self.failure = self._tokens.redeem(self._token, self._owner, self._principal, name, self._digest)
             self._is_given = self.failure is None
+            self._note("confirmed" if self.failure is None else f"denied, {self.failure.code}")
             return None if self._is_given else _REFUSED
         token, expires_at = self._tokens.issue(self._owner, self._principal, name, self._digest, danger.level)
         declared = self._entry.operation.confirmation_message
@@ -48,6 +59,7 @@ class Acknowledgement:
         self.failure = confirmation_required(
             name, danger.level.word, token=token, expires_at=expires_at, message=message, reasons=danger.reasons
         )
+        self._note(f"denied, {self.failure.code}")
         return _REFUSED
 
     # A CallHold

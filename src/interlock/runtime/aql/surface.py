@@ -7,6 +7,7 @@ through the same guard, with the same argument bytes wherever names need no mapp
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Raw
@@ -24,6 +25,7 @@ from interlock.protocol.aql.errors import (
 )
 from interlock.protocol.aql.families import INTROSPECT, EndpointTool, Mode
 from interlock.protocol.aql.field_selection import Selection, read_selection
+from interlock.protocol.aql.model import Danger
 from interlock.protocol.aql.requests import Batch, Request, read_request
 from interlock.protocol.aql.tokens import digest_of
 from interlock.protocol.aql.validation import Arguments
@@ -160,7 +162,7 @@ class AqlSurface:
         if request.operation == INTROSPECT:
             answered = self._introspection.answer(caller, request, self.adapter.endpoints(self._mode))
             return self._own(caller, client_id, params, meta, sink, answered, deliver, target=INTROSPECT)
-        checked = self._check(entry, request)
+        checked = self._check(caller, entry, request)
         if isinstance(checked, Failure):
             answered = Answered(failure=checked)
             return self._own(caller, client_id, params, meta, sink, answered, deliver, target=entry.name)
@@ -190,11 +192,11 @@ class AqlSurface:
         expected = endpoints.tool_of_family(family)
         return endpoint_mismatch(entry.name, family, expected, tool.family or "", tool.name)
 
-    def _check(self, entry: Entry, request: Request) -> tuple[Arguments, Selection | None] | Failure:
+    def _check(self, caller: Caller, entry: Entry, request: Request) -> tuple[Arguments, Selection | None] | Failure:
         aql = self.adapter.plan.aql
         if entry.treatment == "deny":
             danger = entry.danger
-            self._note_danger(entry, "denied")
+            self._note_danger(caller, entry, "denied")
             return danger_denied(entry.name, danger.level.word, entry.trust, entry.least_trust, danger.reasons)
         arguments = entry.validator.validate(request, strict=aql.strict_mode)
         if isinstance(arguments, Failure):
@@ -209,23 +211,25 @@ class AqlSurface:
     ) -> Acknowledgement | Failure | None:
         """A call that the gate holds is confirmed there, and not asked for a token as well (C.danger-3)."""
         if entry.treatment != "confirm" or (entry.route is not None and entry.route.gated):
+            if entry.danger.level >= Danger.DESTRUCTIVE:
+                self._note_danger(caller, entry, "allowed" if entry.treatment != "confirm" else "left to the gate")
             return None
+        note = partial(self._note_danger, caller, entry)
         token = _token(arguments, request)
         if isinstance(token, Failure):
+            note(f"denied, {token.code}")
             return token
         owner, principal = self.adapter.owner(caller), caller.principal.name
         digest = digest_of(bytes(arguments.text))
-        self._note_danger(entry, "asked" if token is None else "confirmed", caller)
-        return Acknowledgement(self.adapter.tokens, entry, owner, principal, digest, token)
+        return Acknowledgement(self.adapter.tokens, entry, owner, principal, digest, token, note)
 
-    def _note_danger(self, entry: Entry, outcome: str, caller: Caller | None = None) -> None:
+    def _note_danger(self, caller: Caller, entry: Entry, outcome: str) -> None:
         """Every attempt on an operation of level 2 or more (C.danger-5)."""
-        adapter = self.adapter
-        who = caller.principal.name if caller is not None else "-"
+        adapter, who = self.adapter, caller.principal.name
         said = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
-        verdict = "refused" if outcome == "denied" else "admitted"
+        verdict, ended = ("refused", "refused") if outcome.startswith("denied") else ("admitted", "ok")
         adapter.recorder.add(
-            (adapter.clock.wall(), who, "aql", "aql/danger", entry.name, None, verdict, verdict, 0.0, said)
+            (adapter.clock.wall(), who, "aql", "aql/danger", entry.name, None, verdict, ended, 0.0, said)
         )
 
     def _begin_native(

@@ -13,7 +13,8 @@ def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -
     def note(one: TokenNote) -> None:
         is_refused = one.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
         verdict, outcome = ("refused", "refused") if is_refused else ("admitted", "ok")
-        text = f"{one.event} {one.token}" if one.reason is None else f"{one.event} {one.token}: {one.reason}"
+        text = f"{one.event} {one.token} of {one.owner}"
+        text = text if one.reason is None else f"{text}: {one.reason}"
         recorder.add(
             (clock.wall(), one.principal, "aql", "aql/token", one.operation, None, verdict, outcome, 0.0, text)
         )
