@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.interaction.harness import RunningNode, Wire, running_node
+from tests.protocol.aql_schemas import check_answer, is_valid
 from tests.servers.start import raw
 
 FIVE = [f"mcp_aql_{family}" for family in ("create", "read", "update", "delete", "execute")]
@@ -96,7 +97,10 @@ def stdio(tmp_path: Path, lines: list[bytes]) -> dict[Any, Any]:
     return {one["id"]: one for one in map(json.loads, done.stdout.splitlines()) if "id" in one}
 
 
+@pytest.mark.req("AQL-C.conf-1")
 def test_stdio_serves_the_surface_that_is_asked_for(tmp_path: Path) -> None:
+    asked = {"operation": "introspect", "params": {"query": "operations"}}
+    introspect = {"name": "mcp_aql_read", "arguments": asked}
     greet = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "plain", "version": "1"}}
     lines = [
         json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": greet}).encode(),
@@ -104,9 +108,16 @@ def test_stdio_serves_the_surface_that_is_asked_for(tmp_path: Path) -> None:
         b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}',
         b'{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"mcp_aql_read","arguments":{"operation":"\x80"}}}',
         b'{"jsonrpc":"2.0","id":4,"method":"ping"}',
+        json.dumps({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": introspect}).encode(),
     ]
     answers = stdio(tmp_path, lines)
     assert [tool["name"] for tool in answers[2]["result"]["tools"]] == FIVE
     assert "introspect" in answers[1]["result"]["instructions"]
     assert envelope(answers[3]["result"])["error"]["code"] == "VALIDATION_INVALID_ENCODING"
     assert answers[4]["result"] == {}
+    (content,) = answers[5]["result"]["content"]
+    assert content["type"] == "text"
+    operations = json.loads(content["text"])
+    check_answer(operations, asked)
+    assert is_valid("result", operations) and operations["success"] is True
+    assert "introspect" in [one["name"] for one in operations["data"]["operations"]]

@@ -195,6 +195,7 @@ def test_every_status_has_its_code() -> None:
         assert code_of_status(status).value == own.get(status, default)
 
 
+@pytest.mark.req("AQL-C.err-1")
 def test_codes_have_the_form_of_their_categories() -> None:
     alone = {"CONFIRMATION_REQUIRED", "INVALID_QUERY_TYPE", "INTROSPECTION_ERROR", "BATCH_VALIDATION_ERROR"}
     for code in CODES:

@@ -9,6 +9,7 @@ from program import Finished, Inline
 from tests.protocol.aql_schemas import check_answer
 
 from interlock import __version__
+from interlock.protocol.aql.introspection import operation_info
 from interlock.protocol.aql.model import SPEC_VERSION
 from interlock.runtime.aql import answers, introspect
 from interlock.runtime.aql.surface import AqlSurface
@@ -95,7 +96,7 @@ def test_a_surface_without_all_of_level_2_claims_level_1(inline: Inline, setting
 
 def test_a_broken_surface_fails(inline: Inline, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three faults at once: no endpoint is wrong, a list item has a member too many, fields are not selected."""
-    shown = introspect.operation_info
+    shown = operation_info
     monkeypatch.setattr(AqlSurface, "_misplaced", lambda *_: None)
     monkeypatch.setattr(introspect, "operation_info", lambda *some: {**shown(*some), "danger": "safe"})
     monkeypatch.setattr(answers, "select", lambda data, _: data)
