@@ -1,23 +1,31 @@
 """The AQL endpoints of a real node: over HTTP in both eras and over stdio, with a client that has no code of ours."""
 
+import asyncio
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.interaction.harness import RunningNode, Wire, running_node
 from tests.protocol.aql_schemas import check_answer, is_valid
 from tests.servers.start import raw
 
+from interlock.surface.cli.aql_check import sample_server
+from interlock.surface.cli.aql_check.live_client import LEGACY, MODERN, LiveClient
+from interlock.surface.cli.aql_check.suite import SAMPLE, Checked, run_suite
+
 FIVE = [f"mcp_aql_{family}" for family in ("create", "read", "update", "delete", "execute")]
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    with running_node(tmp_path_factory.mktemp("aql"), {"one": {"command": raw("echo")}}) as made:
+    sample = [sys.executable, "-I", sample_server.__file__]
+    servers = {"one": {"command": raw("echo")}, SAMPLE: {"command": sample}}
+    with running_node(tmp_path_factory.mktemp("aql"), servers) as made:
         yield made
 
 
@@ -47,6 +55,37 @@ def test_an_operation_is_found_and_called_over_http(node: RunningNode, path: str
         details = send(reads, asked)["data"]["operation"]
         answer = send(details["mcpTool"], details["examples"][0]["request"])
         assert answer["success"] is True
+
+
+class HttpClient(LiveClient):
+    """The client of the conformance suite over HTTP."""
+
+    def __init__(self, wire: Wire, version: str) -> None:
+        self.version, self.kept = version, []
+        self._ask = wire.modern if version == MODERN else wire.legacy
+
+    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask(method, params).message
+        return found
+
+
+@pytest.mark.req("AQL-10.1-1")
+def test_the_suite_of_level_1_passes_over_http(node: RunningNode) -> None:
+    """Over stdio it is run by `check --aql`."""
+    with contextlib.ExitStack() as stack:
+        surfaces = []
+        for mode, path, names in (("semantic", "/mcp/aql", FIVE), ("single", "/mcp/aql-single", ["mcp_aql"])):
+            for version in (MODERN, LEGACY):
+                wire = stack.enter_context(Wire(node, path))
+                if version == LEGACY:
+                    wire.initialize()
+                reads = "mcp_aql_read" if mode == "semantic" else "mcp_aql"
+                client, tools = HttpClient(wire, version), tuple(names)
+                surfaces.append(Checked(client=client, mode=cast(Any, mode), tools=tools, reads=reads, batch_max=50))
+        report = asyncio.run(run_suite(tuple(surfaces), 1))
+    tests = [test for section in report.sections if section.level == 1 for test in section.tests]
+    assert [test for test in tests if test.result != "passed"] == []
+    assert (len(tests), report.level) == (6 * 4, 1)
 
 
 @pytest.mark.req("AQL-4.7.1-1")

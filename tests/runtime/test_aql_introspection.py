@@ -132,7 +132,7 @@ async def test_the_protocol_object_says_what_is_in_force(tmp_path: Path) -> None
         assert batch["error"]["code"] == "VALIDATION_MISSING_PARAM"
 
 
-@pytest.mark.req("AQL-4.3-2", "AQL-C.intro-11", "AQL-C.intro-13", "AQL-C.map-15")
+@pytest.mark.req("AQL-4.3-2", "AQL-C.intro-4", "AQL-C.intro-11", "AQL-C.intro-13", "AQL-C.map-15")
 @still
 async def test_every_example_works_and_what_is_documented_is_what_is_taken(tmp_path: Path) -> None:
     tools = [
@@ -153,6 +153,7 @@ async def test_every_example_works_and_what_is_documented_is_what_is_taken(tmp_p
                 maybe={"anyOf": [{"type": "string"}, {"type": "null"}]},
                 password=TEXT,
                 note={**TEXT, "default": "none"},
+                always={"const": "x"},
             ),
         ),
         tool("update_row", annotations=WRITES, inputSchema=schema(("row_id",), row_id=TEXT, name=TEXT)),
@@ -187,7 +188,40 @@ async def test_every_example_works_and_what_is_documented_is_what_is_taken(tmp_p
         assert by_name["maybe"]["type"] == "string | null"
         assert by_name["note"]["default"] == "none"
         assert "exclusiveMinimum: 0" in by_name["ratio"]["description"]
+        assert "multipleOf: 5" in by_name["count"]["description"]
+        assert "const: x" in by_name["always"]["description"]
+        assert by_name["list"]["items"] == {"type": "integer"}
         assert by_name["id"]["minLength"] == 12 and by_name["code"]["pattern"] == "^[A-Z]{3}$"
+
+
+@pytest.mark.req("AQL-C.intro-3")
+@still
+async def test_details_have_the_members_of_the_specification_and_no_others(tmp_path: Path) -> None:
+    """That they are closed is held by the schema which every answer here is validated by."""
+    list_of = {"type": "array", "items": {"type": "string"}}
+    tools = [
+        tool("list_names", outputSchema=list_of),
+        tool("list_things", outputSchema={"type": "array", "items": {"anyOf": []}}),
+        tool("get_thing", outputSchema={"type": "object"}),
+        tool("delete_thing", annotations=WRITES, deprecated=True, aliases=["x"], _meta={"danger": "none"}),
+    ]
+    required = {"name", "semantic_category", "endpoint", "mcpTool", "description", "permissions", "parameters"}
+    optional = {"examples", "computed_fields", "aggregation_support", "relationship_capabilities", "lifecycle"}
+    async with place(tmp_path) as here:
+        await here.leaf(tools=tools)
+        client = here.modern()
+        returned = {}
+        for one in (await client.introspect(query="operations"))["operations"]:
+            shown = (await client.introspect(query="operations", name=one["name"]))["operation"]
+            assert required | {"returns"} <= set(shown) <= required | {"returns"} | optional
+            returned[one["name"]] = shown["returns"]
+        assert (returned["docs__list_names"]["name"], returned["docs__list_names"]["kind"]) == ("array", "scalar")
+        assert returned["docs__list_names"]["description"].startswith("Items: string. ")
+        assert returned["docs__list_things"]["description"].startswith("Items: any. ")
+        assert returned["docs__get_thing"]["name"] == "object"
+        assert returned["docs__delete_thing"]["name"] == "any"
+        shown = (await client.introspect(query="operations", name="docs__delete_thing"))["operation"]
+        assert "Danger: destructive" in shown["description"]
 
 
 def many(count: int) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ def failed(report: dict[str, Any]) -> list[str]:
     return [one["name"] for one in report["categories"] if one["result"] == "failed"]
 
 
-@pytest.mark.req("AQL-C.conf-2")
+@pytest.mark.req("AQL-C.conf-2", "AQL-10.1-1")
 def test_the_default_surface_holds_level_2_and_the_evidence_is_written(inline: Inline, tmp_path: Path) -> None:
     folder = tmp_path / "evidence"
     done = inline("check", "--aql", "--evidence", str(folder))

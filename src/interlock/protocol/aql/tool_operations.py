@@ -154,8 +154,16 @@ def _description(facts: ToolFacts, found: Classification, *, may_confirm: bool) 
 
 def _returns(facts: ToolFacts) -> Returns:
     said = "The tool's own result. Images, audio and resources are ContentReference items."
-    kind = facts.output.get("type") if facts.output is not None else None
+    output = facts.output or {}
+    kind = output.get("type")
+    if kind == "array":
+        return Returns("array", "scalar", f"Items: {_item_type(output.get('items'))}. {said}")
     return Returns("object", "object", said) if kind == "object" else Returns("any", "scalar", said)
+
+
+def _item_type(items: object) -> str:
+    found = items.get("type") if isinstance(items, Mapping) else None
+    return found if isinstance(found, str) and found in JSON_TYPES else "any"
 
 
 # Parameters
