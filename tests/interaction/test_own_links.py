@@ -324,3 +324,16 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+async def test_the_items_of_a_batch_go_to_the_process_that_a_call_alone_goes_to(node: RunningNode) -> None:
+    async with await HttpPeer.legacy(f"{node.url}/mcp/aql-single", CAPABLE) as peer:
+        seen = {"operation": "own__seen"}
+        for order in ((seen, {"operations": [seen]}), ({"operations": [seen]}, seen)):
+            said = [(await peer.call("mcp_aql", asked)).result["structuredContent"] for asked in order]
+            pids = {
+                (one["results"][0]["result"] if "results" in one else one)["data"]["process"]["pid"] for one in said
+            }
+            assert len(pids) == 1
+        assert await peer.end() in (200, 204)
+    await until_gone(node, "own")

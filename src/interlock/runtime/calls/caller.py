@@ -123,6 +123,7 @@ class Caller:
         "version",
         "via",
         "view",
+        "whole",
     )
 
     def __init__(self, principal: Principal, era: Era, via: str, key: ViewKey) -> None:
@@ -146,6 +147,7 @@ class Caller:
         self._stamped_level: str | None = None
         self.seen: Any = None  # the namespace `view` belongs to
         self.view: Any = None
+        self.whole: Caller | None = None  # of one that cannot be asked: the client that can
 
     def stamp(self, meta: dict[str, Raw]) -> None:
         """What a 2026-07-28 server is told with each request of a legacy client."""
@@ -163,6 +165,7 @@ class Caller:
     def unasking(self) -> "Caller":
         """The same client where nothing can be asked of it."""
         caller = copy.copy(self)
+        caller.whole = self
         caller.asker, caller.capabilities, caller.modern_capabilities = None, {}, Raw(b"{}")
         return caller
 

@@ -119,7 +119,7 @@ class OwnLinks:
         return None if self.asked is not None and self.asked.isdisjoint(caller.capabilities) else caller
 
     def ready(self, caller: Caller) -> ServerLink | None:
-        key = self._maybe_key(caller)
+        key = self._maybe_key(caller.whole or caller)
         if key is None:
             return self._shared
         keeper = self._keepers.get(key)
@@ -138,10 +138,11 @@ class OwnLinks:
 
     async def open(self, caller: Caller) -> ServerLink | Consent:
         """The client's link, or what its user has to agree to first. Raises Unobtainable, StoreError, RoomFull."""
-        key = self._maybe_key(caller)
+        client = caller.whole or caller
+        key = self._maybe_key(client)
         if key is None:
             return self._shared
-        return await self._kept(key, caller).open()
+        return await self._kept(key, client).open()
 
     def _kept(self, key: Key, caller: Caller) -> OwnKeeper:
         """The keeper of a link, or of the first one of a principal where there is no room for another."""
