@@ -296,7 +296,7 @@ def test_output_without_a_newline_is_no_line(run: Run) -> None:
 
 
 def test_a_line_over_the_limit_is_left_out_and_the_child_lives(run: Run) -> None:
-    program = "import sys; sys.stdout.write('a\\n{\"result\":\"' + 'x' * (20 << 20) + '\",\"id\":5}\\nb\\n')"
+    program = "import sys; sys.stdout.write('a\\n{\"result\":\"' + 'x' * (8 << 20) + '\",\"id\":5}\\nb\\n')"
 
     async def scenario() -> None:
         sink = Sink()

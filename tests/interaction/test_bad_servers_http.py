@@ -191,7 +191,7 @@ def test_a_call_that_gets_no_usable_answer_ends_in_time_and_by_name(zoo: Running
 def test_noise_around_an_answer_does_not_spoil_it(zoo: RunningNode, segment: str) -> None:
     zoo.wait_link(segment, {"state": "ready"}, 5)
     for number in range(10):
-        assert ask(zoo, echo(segment, {"n": number})).json["result"]["structuredContent"] == {"n": number}
+        assert ask(zoo, echo(segment, {"n": number})).message["result"]["structuredContent"] == {"n": number}
 
 
 def test_a_server_that_forgets_its_session_costs_nobody_a_call(zoo: RunningNode) -> None:

@@ -10,6 +10,7 @@ USUAL = {  # what a user's node keeps to
     "CONFIGURATION_LOOK_S": 1.0,
     "CREDENTIALS_LOOK_MS": 5000,
     "DRIVERS_LOOK_S": 1.0,
+    "EXECUTIONS_FLUSH_S": 1.0,
     "FETCH_S": 5.0,
     "HEARTBEAT_MS": 5000,
     "HOOK_S": 5.0,

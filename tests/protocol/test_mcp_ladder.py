@@ -9,7 +9,13 @@ import pytest
 from mcp.shared import inbound as sdk
 from mcp_schema import MODERN, complaints
 
-from interlock.protocol.jsonrpc.codec import PARAMS_REST_BYTES_MAX, decode_untrusted, encode_fault, encode_value
+from interlock.protocol.jsonrpc.codec import (
+    ID_BYTES_MAX,
+    PARAMS_REST_BYTES_MAX,
+    decode_untrusted,
+    encode_fault,
+    encode_value,
+)
 from interlock.protocol.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.ladder import (
@@ -231,7 +237,7 @@ def test_an_ordinary_request_climbs_in_one_pass_to_the_same_place() -> None:
         PLAIN.replace(b'"id":1', b'"id":null') % named(b'"echo"'),
         PLAIN.replace(b'"id":1', b'"id":1.5') % named(b'"echo"'),
         PLAIN.replace(b'"id":1,', b"") % named(b'"echo"'),
-        PLAIN.replace(b'"id":1', b'"id":"%b"' % (b"x" * 2000)) % named(b'"echo"'),
+        PLAIN.replace(b'"id":1', b'"id":"%b"' % (b"x" * (ID_BYTES_MAX + 1))) % named(b'"echo"'),
         PLAIN.replace(b"tools/call", b"") % named(b'"echo"'),
         PLAIN.replace(b"tools/call", b"tools/list") % named(b'"echo"'),
         PLAIN % b"[]",

@@ -335,6 +335,19 @@ async def test_an_answer_over_the_limit_is_replaced_and_says_that_it_ran(tmp_pat
         assert "fields" in details["hint"] and details["unit"] == "bytes"
 
 
+@still
+async def test_of_a_batch_only_the_item_that_is_too_large_is_replaced(tmp_path: Path) -> None:
+    async with place(tmp_path, f"{OPEN}[aql]\nlimits = {{ response_bytes = 1048576 }}\n") as here:
+        leaf = await here.leaf()
+        sizes = iter((10, 600_000, 600_000, 10))
+        leaf.answer = lambda params: {"content": [{"type": "text", "text": "x" * next(sizes)}]}
+        said = await here.modern().send("mcp_aql_read", {"operations": [{"operation": "docs__list_users"}] * 4})
+        codes = [one["result"].get("error", {}).get("code") for one in said["results"]]
+        assert codes == [None, None, "VALIDATION_PAYLOAD_TOO_LARGE", None]
+        assert said["results"][2]["result"]["error"]["details"]["executed"] is True
+        assert said["summary"] == {"total": 4, "succeeded": 3, "failed": 1}
+
+
 # As a flat call
 
 

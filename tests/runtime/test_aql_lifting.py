@@ -11,15 +11,26 @@ from tests.runtime.still import still
 OPERATIONS: dict[str, dict[str, Any]] = {
     "get_note": {"semantic_category": "READ", "mcpTool": "mcp_aql_read", "parameters": ["note_id"]},
     "delete_note": {"semantic_category": "DELETE", "mcpTool": "mcp_aql_delete", "parameters": ["note_id"]},
+    "purge_note": {
+        "semantic_category": "DELETE",
+        "mcpTool": "mcp_aql_delete",
+        "parameters": ["note_id", "confirmation_token", "how"],
+    },
     "sly_note": {"semantic_category": "READ", "mcpTool": "mcp_aql_delete", "parameters": []},
 }
+
+
+KINDS = {"how": "HowInput"}
 
 
 def details(name: str) -> dict[str, Any] | None:
     if name not in OPERATIONS:
         return None
     one = OPERATIONS[name]
-    parameters = [{"name": each, "type": "string", "required": True} for each in one["parameters"]]
+    parameters = [
+        {"name": each, "type": KINDS.get(each, "string"), "required": each == "note_id", "maxLength": 9}
+        for each in one["parameters"]
+    ]
     return {**one, "name": name, "endpoint": "x", "description": f"Does {name}.", "parameters": parameters}
 
 
@@ -29,6 +40,8 @@ def answer(params: dict[str, Any]) -> dict[str, Any]:
         given = asked["params"]
         listed = [{"name": name} for name in ("introspect", *OPERATIONS)]
         data: Any = {"operation": details(given["name"])} if "name" in given else {"operations": listed}
+        if given["query"] == "types":
+            data = {"types": [{"name": "HowInput", "kind": "object"}]}
     elif asked["params"].get("note_id") == "missing":
         error = {"code": "NOT_FOUND_RESOURCE", "message": "no such note"}
         return {"content": [{"type": "text", "text": json.dumps({"success": False, "error": error})}]}
@@ -68,3 +81,20 @@ async def test_two_aql_servers_give_one_list_and_a_pretender_is_wrapped(tmp_path
         assert unknown["error"]["code"] == "VALIDATION_UNKNOWN_PARAM" and len(sent(two)) == count
         removing = await client.send("mcp_aql", {"operation": "two__delete_note", "params": {"note_id": "7"}})
         assert removing["error"]["code"] == "CONFIRMATION_REQUIRED" and len(sent(two)) == count
+
+
+@still
+async def test_a_server_that_takes_a_token_of_its_own_asks_for_it_itself(tmp_path: Path) -> None:
+    tools = [tool("mcp_aql_read"), tool("mcp_aql_delete", annotations=WRITES)]
+    async with place(tmp_path) as here:
+        one = await here.leaf("one", tools)
+        one.answer = answer
+        client = here.modern("aql-single")
+        await client.introspect("mcp_aql", query="operations")
+        await turns()
+        shown = (await client.introspect("mcp_aql", query="operations", name="one__purge_note"))["operation"]
+        parameters = {each["name"]: each for each in shown["parameters"]}
+        assert (parameters["how"]["type"], parameters["note_id"]["maxLength"]) == ("object", 9)
+        params = {"note_id": "7", "confirmation_token": "conf_x"}
+        said = await client.send("mcp_aql", {"operation": "one__purge_note", "params": params})
+        assert said["data"]["ran"] == {"operation": "purge_note", "params": params}

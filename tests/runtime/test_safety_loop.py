@@ -286,6 +286,8 @@ async def test_after_a_failed_step_a_person_is_asked(here: AgentsHere) -> None:
     assert paused["continue"] is False and "tell your user" in paused["reason"]
     (approval,) = here.waiting(agent.client)
     await agent.confirm(here.shown(approval.id))
+    await agent.passes()
+    assert await agent.refusal() == "unreported_action"
     assert (await agent.directive(LOOK))["continue"] is True
 
 

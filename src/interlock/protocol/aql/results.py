@@ -38,7 +38,8 @@ UPSTREAM_CHARS_MAX: Final = 4096
 MESSAGE_CHARS_MAX: Final = 300
 EXECUTION_REFUSED: Final = 32150
 _PERMISSION: Final = frozenset({SCOPE_DENIED, EXECUTION_REFUSED, 32140, 32141})  # the last two: registry and drift
-_TOLD: Final = ("url", "verification_id", "element_name", "autonomy")
+_TOLD: Final = ("detail", "url", "verification_id", "element_name", "autonomy")
+_HOW: Final = "Nothing was executed. When the person has agreed, send exactly the same call again."
 _LEGACY: Final = {-32002: TOOL_DEGRADED, -32003: BUDGET_EXCEEDED}
 _INTERLOCK_ERROR: Final = "dev.interlock/error"
 _STATUS_KEYS: Final = ("http_status", "status", "status_code", "statusCode")
@@ -243,7 +244,7 @@ def _confirmation(meta: Raw | None, operation: str, danger: str) -> Failure | No
         value = maybe_string(held.get(key))
         if value is not None:
             details[key] = value
-    return failure(Code.CONFIRMATION_REQUIRED, "This operation requires confirmation by a person", details)
+    return failure(Code.CONFIRMATION_REQUIRED, f"This operation requires confirmation by a person. {_HOW}", details)
 
 
 # JSON-RPC errors
@@ -267,13 +268,16 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
     if number in _PERMISSION or said == "auth_required":
         return permission_denied(said, **{key: data[key] for key in _TOLD if key in data})
     if number in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
-        return internal_error("the tool asks for input; call it alone", reason="interaction_required")
+        return internal_error(
+            "the tool asks for input that this client cannot give here; in a batch, call it alone",
+            reason="interaction_required",
+        )
     if number in (TOOL_DEGRADED, CALL_TIMEOUT):
         details: dict[str, Any] = {"reason": "timeout" if number == CALL_TIMEOUT else said}
         if isinstance(data.get("retry_after_ms"), int):
             details["retry_after_ms"] = data["retry_after_ms"]
         return internal_error(f"the tool cannot be reached now: {details['reason']}", **details)
-    more = {"ref": data["ref"]} if isinstance(data.get("ref"), str) else {}
+    more = {key: data[key] for key in ("ref", "limit_bytes", "outcome", "next") if isinstance(data.get(key), str | int)}
     return internal_error(message, upstream_error=message, source_tool=tool, **more)
 
 

@@ -5,6 +5,7 @@ each value still the text it came in; or the first failure, which names everythi
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -128,7 +129,7 @@ class Validator:
         operation = self._operation
         compiled = self._compiled
         if compiled is None:
-            compiled = self._compiled = compile_schema(_schema_of(operation)) or _ANYTHING
+            compiled = self._compiled = compile_schema(_schema_of(operation)) or _anything()
         value = decode_value(text)
         is_valid = compiled.accepts(value)
         if is_valid and not unknown:
@@ -143,7 +144,12 @@ class Validator:
         return faults[0][1] if faults else invalid_value("params", "it is not as the operation has it")
 
 
-_ANYTHING: Final = Compiled(validator=compile_schema(True).validator)  # type: ignore[union-attr]
+@cache
+def _anything() -> Compiled:
+    compiled = compile_schema(True)
+    if compiled is None:
+        raise TypeError("true is a schema")
+    return compiled
 
 
 def _is_ours(operation: Operation, name: str) -> bool:

@@ -25,6 +25,7 @@ from interlock.runtime.calls.caller import Caller, Sink
 if TYPE_CHECKING:
     from interlock.runtime.aql.surface import AqlSurface
 
+ITEM_BYTES: Final = 1024  # kept free for each item that is still to come
 _EMPTY: Final = Raw(b"{}")
 _ASKS: Final = internal_error("the tool asks for input; call it alone", reason="interaction_required")
 
@@ -56,6 +57,7 @@ class BatchCall(OwnCall):
     current: Call | None = None
     is_advancing: bool = False
     is_halted: bool = False
+    size: int = 0  # of the results so far
     item_caller: Any = None
 
     @classmethod
@@ -137,15 +139,17 @@ class BatchCall(OwnCall):
             self.is_halted = True
             return
         text = success(answered.data) if failure is None else failed(_closed(failure))
+        limit = self.surface.adapter.plan.aql.limits.response_bytes
+        if self.size + len(text) > limit - ITEM_BYTES * (len(self.items) - self.place):
+            failure = too_large("response_size", limit, len(text), executed=True)
+            text = failed(failure)
+        self.size += len(text) + len(operation)
         self.results.append((operation, text, failure is None))
         self.place += 1
 
     def _finish(self) -> None:
         halted = self.results.pop() if self.is_halted else None
         envelope, caller = batch(self.results, halted), self.caller
-        limit = self.surface.adapter.plan.aql.limits.response_bytes
-        if len(envelope) > limit:
-            envelope = failed(too_large("response_size", limit, len(envelope), executed=True), bare=True)
         result = tool_result(
             envelope,
             is_error=False,

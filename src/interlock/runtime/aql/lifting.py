@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import Plan
@@ -86,14 +87,17 @@ class LiftedServers:
             if not isinstance(operations, list):
                 continue
             entries: dict[Route, list[Entry]] = {each: [] for each in tools}
+            kinds = _kinds(await self._introspect(route, query="types"))
             for item in operations[:OPERATIONS_MAX]:
                 name = item.get("name") if isinstance(item, Mapping) else None
                 if not isinstance(name, str) or not is_name(name) or name == "introspect":
                     continue
                 details = (await self._introspect(route, query="operations", name=name)).get("operation")
                 owner = by_name.get(str(details.get("mcpTool"))) if isinstance(details, Mapping) else None
-                made = _declaration(details, owner) if owner is not None and isinstance(details, Mapping) else None
-                if made is not None and owner is not None:
+                if owner is None or not isinstance(details, Mapping):
+                    continue
+                made = _declaration(details, owner, kinds)
+                if made is not None:
                     entries[owner].append(Entry(made.name, route=owner, plan=plan, lifted=made, upstream=name))
             self._by_route.update(entries)
             log.info("link %s: an AQL server; %d operations lifted", segment, sum(map(len, entries.values())))
@@ -123,13 +127,22 @@ class LiftedServers:
         return data if isinstance(data, Mapping) else {}
 
 
+def _kinds(listed: Mapping[str, Any]) -> dict[str, str]:
+    types = listed.get("types")
+    found = [one for one in types if isinstance(one, Mapping)] if isinstance(types, list) else []
+    return {str(one.get("name")): str(one.get("kind")) for one in found}
+
+
 def _rank(route: Route) -> tuple[int, str]:
     family = route.original.rpartition("mcp_aql")[2].lstrip("_")
     return (_FIRST.index(family) if family in _FIRST else len(_FIRST), route.original)
 
 
-def _declaration(details: Mapping[str, Any], route: Route) -> Operation | None:
-    """What the server says of its operation; no READ is believed behind a tool that changes things."""
+def _declaration(details: Mapping[str, Any], route: Route, kinds: Mapping[str, str]) -> Operation | None:
+    """What the server says of its operation; no READ is believed behind a tool that changes things.
+
+    `kinds`: of the types that it names.
+    """
     said = details.get("semantic_category")
     parameters = details.get("parameters")
     if said not in Category.__members__ or not isinstance(parameters, list):
@@ -139,7 +152,7 @@ def _declaration(details: Mapping[str, Any], route: Route) -> Operation | None:
     if category is Category.READ and is_mutable:
         category = Category.EXECUTE
     namespace = "__".join(snake(segment) for segment in route.segments)
-    made = [_parameter(each) for each in parameters if isinstance(each, Mapping)]
+    made = [_parameter(each, kinds) for each in parameters if isinstance(each, Mapping)]
     description = details.get("description")
     return Operation(
         name=f"{namespace}__{details['name']}",
@@ -150,19 +163,43 @@ def _declaration(details: Mapping[str, Any], route: Route) -> Operation | None:
     )
 
 
-def _parameter(said: Mapping[str, Any]) -> Parameter | None:
+def _parameter(said: Mapping[str, Any], kinds: Mapping[str, str]) -> Parameter | None:
     name, kind = said.get("name"), said.get("type")
-    if not isinstance(name, str) or not isinstance(kind, str) or not is_name(name) or name == "confirmation_token":
+    if not isinstance(name, str) or not isinstance(kind, str) or not is_name(name):
         return None
-    description, enum = said.get("description"), said.get("enum")
+    description, enum, items = said.get("description"), said.get("enum"), said.get("items")
+    bounds = {
+        ours: value
+        for theirs, ours, of in _BOUNDS
+        if isinstance(value := said.get(theirs), of) and not isinstance(value, bool)
+    }
     return Parameter(
         name=name,
-        type=kind if all(word.strip() in _WORDS for word in kind.split("|")) else "any",
+        type=" | ".join(_word(word.strip(), kinds) for word in kind.split("|")),
         required=said.get("required") is True,
         description=description if isinstance(description, str) else "",
+        default=said.get("default", msgspec.UNSET),
         enum=tuple(enum) if isinstance(enum, list) else (),
+        items=items if isinstance(items, Mapping) else None,
         sensitive=said.get("sensitive") is True,
+        **bounds,
     )
+
+
+def _word(word: str, kinds: Mapping[str, str]) -> str:
+    """The JSON type of a type: of one that the server names, by its kind."""
+    if word in _WORDS:
+        return word
+    return {"object": "object", "enum": "string"}.get(kinds.get(word, ""), "any")
+
+
+_BOUNDS: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("minimum", "minimum", int | float),
+    ("maximum", "maximum", int | float),
+    ("minLength", "min_length", int),
+    ("maxLength", "max_length", int),
+    ("format", "format", str),
+)
 
 
 _WORDS: Final = frozenset({"string", "integer", "number", "boolean", "array", "object", "null", "any"})

@@ -20,7 +20,14 @@ from interlock.protocol.aql.model import RESERVED, Category, Operation
 from interlock.protocol.aql.search import SearchIndex, term_weights
 from interlock.protocol.aql.suggestions import COMPARED_MAX, folded, nearest, ranked
 from interlock.protocol.aql.tool_names import operation_name, suffixed
-from interlock.protocol.aql.tool_operations import NO_RULE, Classification, ToolFacts, classify_tool, declare_tool
+from interlock.protocol.aql.tool_operations import (
+    CONFIRMATION_PARAMETER,
+    NO_RULE,
+    Classification,
+    ToolFacts,
+    classify_tool,
+    declare_tool,
+)
 from interlock.protocol.aql.validation import Validator
 from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_string
 from interlock.protocol.mcp.items import maybe_value
@@ -151,7 +158,10 @@ class Entry:
         """What its danger and the trust in its server ask for (C.danger-3)."""
         if not self._plan.aql.danger.enforce:
             return "allow"
-        return treatment(self.danger.level, self.trust, is_declared=self.danger.is_declared)
+        asked = treatment(self.danger.level, self.trust, is_declared=self.danger.is_declared)
+        # An AQL server that takes a token of its own asks for it itself; two tokens would be one too many.
+        is_asked_below = self._lifted is not None and CONFIRMATION_PARAMETER.name in self._lifted.by_name
+        return "allow" if asked == "confirm" and is_asked_below else asked
 
     @property
     def least_trust(self) -> str:

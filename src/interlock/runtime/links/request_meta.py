@@ -27,8 +27,9 @@ def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, ta
             meta[META_TASK] = Raw(encode_value(task))
     if modern:
         _stamp(call, meta)
-    elif call.caller.era is Era.MODERN and bytes(call.meta[META_CAPABILITIES]) != b"{}":
-        # The link is shared and declared what any client may have; this says what the one that asks can do.
+    elif call.caller.era is Era.MODERN and call.hold is None and bytes(call.meta[META_CAPABILITIES]) != b"{}":
+        # The link is shared and declared what any client may have; this says what the one that asks can do. A call that
+        # a person agrees to carries nothing beside what was shown.
         meta[META_CAPABILITIES] = call.meta[META_CAPABILITIES]
     if call.progress_token is not None:
         meta[PROGRESS_TOKEN] = Raw(b"%d" % upstream_id)

@@ -437,8 +437,8 @@ class SafetyLoop:
         if pause.evaluation.stage == 1:
             execution.counted = 0
             self._tell(execution, "The step counter begins again.")
-        elif pause.evaluation.stage > 2 and pause.hint is not None:  # the person saw what is to be done
-            execution.grants = [Grant(pause.hint.names, is_approved=True)]
+        elif pause.hint is not None:  # the person saw what is to be done; after a failure it was not judged yet
+            execution.grants = [Grant(pause.hint.names, is_approved=pause.evaluation.stage > 2)]
 
     def _lift_pause(self, execution: Execution, why: str) -> None:
         execution.pause = None
