@@ -14,7 +14,6 @@ import base64
 import itertools
 import json
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -23,8 +22,6 @@ from urllib.parse import urlsplit
 from tests.interaction import judge
 from tests.interaction.http_exchange import HttpExchange
 from tests.servers.rawserver.text import members, obj, prepend, string
-
-sys.setrecursionlimit(max(sys.getrecursionlimit(), 4000))  # messages of the corpus are nested deeply
 
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"

@@ -13,7 +13,7 @@ from tests.interaction.fleet import link_command
 from tests.interaction.harness import RunningNode, wait_for
 from tests.interaction.peers import LEGACY, MODERN, HttpPeer, StdioPeer
 from tests.interaction.test_fidelity import Outcomes, outcomes, translated
-from tests.servers.rawserver.text import members
+from tests.servers.rawserver.text import members, reading_deeply
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.req("AX-1.1-2", "AX-7.2-7")]
 LINKS = ["old_stdio", "new_stdio"]
@@ -46,6 +46,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 def _names(node: RunningNode) -> set[str]:
     return {one["name"] for one in node.admin("/admin/tools")["tools"]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def reads_deeply() -> Iterator[None]:
+    with reading_deeply():
+        yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
