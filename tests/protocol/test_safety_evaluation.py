@@ -223,6 +223,14 @@ def test_hostile_hints_take_linear_time(unit: str) -> None:
     assert large < 12 * small + 0.05
 
 
+@pytest.mark.parametrize("marks", ["\u0315\u0300", "\U0001d165\u302e", "\u0390\u0300"])
+def test_marks_out_of_order_take_linear_time(marks: str) -> None:
+    """A name of an agent, or the address of a resource, may be as long as a request."""
+    begun = time.process_time()
+    assert normalise("co" + marks * 100_000 + "der").startswith("co")
+    assert time.process_time() - begun < 5  # some 0.1 s; half a minute where each mark is moved past the others
+
+
 def test_normal_text_is_stable() -> None:
     for text in ("Drop_Table", "ｆｕｌｌ", "straße", "a  b\tc", "“x”"):
         assert normalise(normalise(text)) == normalise(text)

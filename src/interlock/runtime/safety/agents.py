@@ -35,7 +35,7 @@ def agent_key(principal: str, name: str) -> AgentKey:
 
 def is_agent_name(name: str) -> bool:
     """Whether a person could read it where it is shown."""
-    return bool(normalise(name)) and len(name) <= NAME_CHARS_MAX and name.isprintable()
+    return len(name) <= NAME_CHARS_MAX and name.isprintable() and bool(normalise(name))
 
 
 class Policies:

@@ -6,7 +6,7 @@ quotes, the words of that action, and every name in it that a call could have. E
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -55,30 +55,31 @@ def normalise(text: str, *, split: bool = False) -> str:
 
     `split`: words inside words, as in camelCase, are parted by an underscore first.
     """
-    plain = "".join(_plain_characters(unicodedata.normalize("NFKD", text)))
+    plain = "".join(_plain_characters(text))
     if split:
         plain = _CAMEL.sub("_", plain)
     folded = unicodedata.normalize("NFKC", plain.casefold().translate(_LOOKALIKE)).casefold()
     return _JOINTS.sub("_", _SPACE.sub(" ", folded)).strip()
 
 
-def _plain_characters(text: str) -> list[str]:
-    made: list[str] = []
-    for character in text:
-        if character.isascii():
-            made.append(character if character >= " " and character != "\x7f" else " ")
+def _plain_characters(text: str) -> Iterator[str]:
+    """Each character is decomposed by itself: to order a long run of marks takes time quadratic in its length."""
+    for written in text:
+        if written.isascii():
+            yield written if written >= " " and written != "\x7f" else " "
             continue
-        category = unicodedata.category(character)
-        if category in _DROPPED or character in _FILLERS:
-            continue
-        if category == "Pd" or character == "\u2212":
-            character = "-"
-        elif category == "Pc":
-            character = "_"
-        elif category[0] == "Z" or category == "Cc":
-            character = " "
-        made.append(character)
-    return made
+        for character in unicodedata.normalize("NFKD", written):
+            category = unicodedata.category(character)
+            if category in _DROPPED or unicodedata.combining(character) or character in _FILLERS:
+                continue
+            if category == "Pd" or character == "\u2212":
+                yield "-"
+            elif category == "Pc":
+                yield "_"
+            elif category[0] == "Z" or category == "Cc":
+                yield " "
+            else:
+                yield character
 
 
 def read_hint(written: str) -> Hint:
