@@ -112,6 +112,7 @@ async def test_a_call_waits_for_no_longer_than_the_limit(
     assert [one.verdict for one in told if one.name == "availability"] == ["later"]
     error = await last.error()
     assert (error["message"], error["data"]["reason"]) == ("tool_degraded", "link_busy")
+    assert route is not None and route.link.queue is None  # nothing of it is kept while the link stays busy
     slow.answer_all()
     await assert_answered(first)
     assert slow.began == MOST

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.runtime.calls.call import Call, CallLink
+from interlock.runtime.calls.call import Call, CallLink, WaitingCalls
 
 WAIT_S: Final = 30.0
 CALLS_MAX: Final = 16_384
@@ -25,19 +25,26 @@ IsFull = Callable[[CallLink], bool]
 class Place:
     """A call in the queue, until it leaves or gets its room."""
 
-    __slots__ = ("_queue", "call", "has_room", "principal", "size")
+    __slots__ = ("_line", "_queue", "call", "has_room", "principal", "size")
 
     def __init__(self, call: Call, queue: "CallQueue") -> None:
         self.call = call
         self._queue: CallQueue | None = queue
+        self._line: WaitingCalls | None = None
         self.principal = call.caller.principal.name
         self.size = sum(len(value) for value in call.params.values() if isinstance(value, Raw))
         self.has_room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def join(self, line: WaitingCalls) -> None:
+        self._line = line
+        line.join(self)
 
     def leave(self) -> None:
         queue, self._queue = self._queue, None
         if queue is not None:
             queue.change(self, -1)
+        if self._line is not None and self.has_room.done():
+            self._line.forget_left(self.principal)
 
 
 class LinkQueue:
@@ -52,6 +59,18 @@ class LinkQueue:
 
     def join(self, place: Place) -> None:
         self._turns.setdefault(place.principal, deque()).append(place)
+
+    def forget_left(self, principal: str) -> None:
+        """Those in front who no longer wait: until there is room, nobody else would let go of their calls."""
+        places = self._turns.get(principal)
+        if places is None:
+            return
+        while places and places[0].has_room.done():
+            places.popleft()
+        if not places:
+            del self._turns[principal]
+        if not self._turns and self._link.queue is self:
+            self._link.queue = None
 
     def on_room(self) -> None:
         """A call has ended: the next one takes its room at once, before anybody who comes now."""
@@ -96,7 +115,7 @@ class CallQueue:
         queue = link.queue
         if queue is None:
             queue = link.queue = LinkQueue(link, self._is_full)
-        queue.join(place)
+        place.join(queue)
         return place
 
     async def wait(self, place: Place) -> bool:
