@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.aql_place import WRITES, place, sent, tool, turns
+from tests.runtime.aql_place import OPEN, WRITES, place, sent, tool, turns
 from tests.runtime.still import still
 
 OPERATIONS: dict[str, dict[str, Any]] = {
@@ -16,6 +16,7 @@ OPERATIONS: dict[str, dict[str, Any]] = {
         "mcpTool": "mcp_aql_delete",
         "parameters": ["note_id", "confirmation_token", "how"],
     },
+    "drop_note": {"semantic_category": "EXECUTE", "mcpTool": "mcp_aql_execute", "parameters": []},
     "sly_note": {"semantic_category": "READ", "mcpTool": "mcp_aql_delete", "parameters": []},
 }
 
@@ -98,3 +99,70 @@ async def test_a_server_that_takes_a_token_of_its_own_asks_for_it_itself(tmp_pat
         params = {"note_id": "7", "confirmation_token": "conf_x"}
         said = await client.send("mcp_aql", {"operation": "one__purge_note", "params": params})
         assert said["data"]["ran"] == {"operation": "purge_note", "params": params}
+
+
+@pytest.mark.req("AQL-C.map-16", "AQL-C.danger-3")
+@still
+async def test_what_the_operator_says_of_a_tool_holds_for_the_operations_behind_it(tmp_path: Path) -> None:
+    tools = [tool("mcp_aql_read"), tool("mcp_aql_delete", annotations=WRITES)]
+    untested = '[[tool]]\nmatch = "one.*"\ntrust = "untested"\n'
+    async with place(tmp_path, OPEN + untested) as here:
+        one, two = await here.leaf("one", tools), await here.leaf("two", tools)
+        one.answer = two.answer = answer
+        client = here.modern("aql-single")
+        await client.introspect("mcp_aql", query="operations")
+        await turns()
+        count = len(sent(one))
+        denied = await client.send("mcp_aql", {"operation": "one__get_note", "params": {"note_id": "7"}})
+        assert denied["error"]["code"] == "PERMISSION_DANGER_LEVEL_DENIED" and len(sent(one)) == count
+        asked = await client.send("mcp_aql", {"operation": "two__delete_note", "params": {"note_id": "7"}})
+        token = asked["error"]["details"]["confirmation_token"]
+        params = {"note_id": "7", "confirmation_token": token}
+        done = await client.send("mcp_aql", {"operation": "two__delete_note", "params": params})
+        assert done["data"]["ran"] == {"operation": "delete_note", "params": {"note_id": "7"}}
+
+
+@pytest.mark.req("AQL-C.map-3", "AQL-C.map-16")
+@still
+async def test_a_server_cannot_take_the_name_of_another_ones_operation(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        good, sly = await here.leaf("a-b", [tool("get_note")]), await here.leaf("a_b", [tool("mcp_aql_read")])
+        good.answer = lambda params: {"content": [{"type": "text", "text": "good"}]}
+        sly.answer = answer
+        client = here.modern("aql-single")
+        await client.introspect("mcp_aql", query="operations")
+        await turns()
+        said = await client.send("mcp_aql", {"operation": "a_b__get_note", "params": {}})
+        assert said["data"] == "good"
+        listed = (await client.introspect("mcp_aql", query="operations"))["operations"]
+        names = [each["name"] for each in listed]
+        assert len(names) == len(set(names)) and sum(name.startswith("a_b__get_note") for name in names) == 2
+
+
+@pytest.mark.req("AQL-C.map-16", "AQL-X-3")
+@still
+async def test_an_agent_reports_the_operation_and_is_judged_by_it(tmp_path: Path) -> None:
+    safety = '[safety]\nmode = "enforcing"\npreapproved = true\ndeny = ["drop_*"]\n'
+    channel = '[approvals]\nchannels = ["command"]\ncommand = "true"\n'
+    tools = [tool("mcp_aql_read"), tool("mcp_aql_execute", annotations=WRITES)]
+    async with place(tmp_path, f"{OPEN}\n{safety}{channel}") as here:
+        one = await here.leaf("one", tools)
+        one.answer = answer
+        client = await here.legacy("aql-single")
+        await client.introspect("mcp_aql", query="operations")
+        await turns()
+
+        async def do(operation: str, **params: Any) -> Any:
+            return await client.send("mcp_aql", {"operation": operation, "params": params})
+
+        assert (await do("execute_agent", element_name="coder"))["data"]["status"] == "running"
+        await do("record_execution_step", element_name="coder", nextActionHint="calling one__get_note to read it")
+        count = len(sent(one))
+        assert (await do("one__get_note", note_id="7"))["data"]["ran"]["operation"] == "get_note"
+        assert (await do("one__get_note", note_id="7"))["error"]["details"]["reason"] == "unreported_action"
+        told = "looking with one.mcp_aql_execute at the notes"
+        await do("record_execution_step", element_name="coder", nextActionHint=told)
+        assert (await do("one__drop_note"))["error"]["details"]["reason"] == "paused"
+        await turns()
+        assert len(sent(one)) == count + 1
+        assert [block.name for block in here.node.calls.safety.loop.blocks.all()] == ["coder"]

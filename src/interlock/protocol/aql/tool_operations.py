@@ -110,6 +110,18 @@ def classify_tool(facts: ToolFacts) -> Classification:
     return Classification(found, danger)
 
 
+def lifted_danger(upstream: str, category: Category, facts: ToolFacts) -> Endangered:
+    """Of an AQL server's own operation: by its name and category, and what is known of the tool that it is behind."""
+    declared = _LEVEL_WORDS[facts.rule.danger] if facts.rule.danger is not None else None
+    return judge_danger(
+        upstream,
+        category,
+        declared=declared,
+        is_read_only=facts.is_read_only,
+        is_irreversible=facts.is_irreversible,
+    )
+
+
 def declare_tool(facts: ToolFacts, classification: Classification | None = None) -> Operation:
     found = classification or classify_tool(facts)
     category = found.classified.category

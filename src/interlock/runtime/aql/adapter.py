@@ -6,11 +6,12 @@ One per node. Holds what all AQL surfaces share: native operations, names, entri
 import logging
 import secrets
 import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
 from interlock.config.plan import Plan
 from interlock.protocol.aql.families import LOOP_PROFILE, PROFILES, Endpoints, Mode, Profile, custom_profile
-from interlock.protocol.aql.model import RESERVED, SPEC_VERSION, TypeDeclaration
+from interlock.protocol.aql.model import RESERVED, SPEC_VERSION, Operation, TypeDeclaration
 from interlock.protocol.aql.protocol_types import protocol_types
 from interlock.runtime.aql.lifting import LiftedServers
 from interlock.runtime.aql.loop_operations import TYPES, LoopOperations
@@ -72,6 +73,7 @@ class AqlAdapter:
             self.tokens.change_lives(token_lives(plan.aql.danger))
 
     def forget_indexes(self) -> None:
+        self._entries.clear()
         self._names = None
         self._indexes.clear()
 
@@ -106,19 +108,37 @@ class AqlAdapter:
         ]
         if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
             self._entries.clear()
-        self.lifted.look(routes, self._plan)
+        self.lifted.look(routes)
         for route in routes:
-            lifted = self.lifted.entries(route)
-            if lifted is not None:
-                entries += lifted
-                continue
-            name = names.by_tool[route.qualified]
-            entry = self._entries.get((route, name))
-            if entry is None:
-                rule = names.rules.get(route.qualified)
-                entry = self._entries[route, name] = Entry(name, route=route, rule=rule, plan=self._plan)
-            entries.append(entry)
+            lifted, name = self.lifted.operations(route), names.by_tool[route.qualified]
+            if lifted is None:
+                entries.append(self._entry(names, route, name))
+            else:
+                for upstream, one in lifted.items():
+                    entries.append(
+                        self._entry(names, route, self.lifted.name(route, upstream, names.taken), one, upstream)
+                    )
         return OperationIndex(entries, names.doubled)
+
+    def lifted_names(self, route: Route) -> Mapping[str, str]:
+        """The names here of the operations behind a tool, by those that its server has for them; empty: a tool."""
+        taken = self.names().taken
+        return {each: self.lifted.name(route, each, taken) for each in self.lifted.operations(route) or ()}
+
+    def _entry(
+        self,
+        names: OperationNames,
+        route: Route,
+        name: str,
+        lifted: Operation | None = None,
+        upstream: str | None = None,
+    ) -> Entry:
+        entry = self._entries.get((route, name))
+        if entry is None:
+            rule = names.rules.get(route.qualified)
+            entry = Entry(name, route=route, rule=rule, plan=self._plan, lifted=lifted, upstream=upstream)
+            self._entries[route, name] = entry
+        return entry
 
     # What introspection shows beside operations
 

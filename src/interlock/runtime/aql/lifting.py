@@ -8,20 +8,20 @@ It is asked through the dispatcher, as any caller would ask, once per listing of
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Plan
 from interlock.protocol.aql.model import Category, Operation, Parameter, Returns, is_name
 from interlock.protocol.aql.results import maybe_envelope_data, read_result
-from interlock.protocol.aql.tool_names import snake
+from interlock.protocol.aql.tool_names import snake, suffixed
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
 from interlock.protocol.mcp.eras import Era
-from interlock.runtime.aql.operation_index import Entry
 from interlock.runtime.base.background import BackgroundTasks
+from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.caller import Caller, Principal, view_key
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.dispatch.dispatch import Dispatch
@@ -57,15 +57,23 @@ class LiftedServers:
         """`dispatch` None: nothing is asked, and nothing lifted."""
         self._dispatch = dispatch
         self._on_change = on_change
-        self._by_route: dict[Route, Sequence[Entry]] = {}
+        self._by_route: dict[Route, Mapping[str, Operation]] = {}  # by the name that the server has for it
+        self._times: Mapping[str, int] = {}  # how many operations would have a name
+        self.changed = Feed[None]()
         self._asked: dict[str, frozenset[Route]] = {}  # by segment: the tools it had when it was asked
         self._tasks = BackgroundTasks()
 
-    def entries(self, route: Route) -> Sequence[Entry] | None:
-        """None: an ordinary tool."""
+    def operations(self, route: Route) -> Mapping[str, Operation] | None:
+        """By the name that the server has for each. None: an ordinary tool."""
         return self._by_route.get(route)
 
-    def look(self, routes: Sequence[Route], plan: Plan) -> None:
+    def name(self, route: Route, upstream: str, taken: Container[str]) -> str:
+        """Of an operation here. One that something else has too names neither (C.map-3)."""
+        name = self._by_route[route][upstream].name
+        is_doubled = name in taken or self._times[name] > 1
+        return suffixed(name, f"{route.qualified}.{upstream}") if is_doubled else name
+
+    def look(self, routes: Sequence[Route]) -> None:
         """Ask the servers among these that look like AQL servers and were not asked yet."""
         found: dict[str, set[Route]] = {}
         for route in routes:
@@ -75,9 +83,9 @@ class LiftedServers:
             tools = frozenset(several)
             if self._dispatch is not None and self._asked.get(segment) != tools:
                 self._asked[segment] = tools
-                self._tasks.begin(self._ask(segment, sorted(tools, key=_rank), plan))
+                self._tasks.begin(self._ask(segment, sorted(tools, key=_rank)))
 
-    async def _ask(self, segment: str, tools: list[Route], plan: Plan) -> None:
+    async def _ask(self, segment: str, tools: list[Route]) -> None:
         by_name = {route.original: route for route in tools}
         for route in tools:
             if route.is_held:  # no person is asked to approve what only the node wants to know
@@ -86,7 +94,7 @@ class LiftedServers:
             operations = listed.get("operations")
             if not isinstance(operations, list):
                 continue
-            entries: dict[Route, list[Entry]] = {each: [] for each in tools}
+            found: dict[Route, dict[str, Operation]] = {each: {} for each in tools}
             kinds = _kinds(await self._introspect(route, query="types"))
             for item in operations[:OPERATIONS_MAX]:
                 name = item.get("name") if isinstance(item, Mapping) else None
@@ -94,14 +102,17 @@ class LiftedServers:
                     continue
                 details = (await self._introspect(route, query="operations", name=name)).get("operation")
                 owner = by_name.get(str(details.get("mcpTool"))) if isinstance(details, Mapping) else None
-                if owner is None or not isinstance(details, Mapping):
-                    continue
-                made = _declaration(details, owner, kinds)
-                if made is not None:
-                    entries[owner].append(Entry(made.name, route=owner, plan=plan, lifted=made, upstream=name))
-            self._by_route.update(entries)
-            log.info("link %s: an AQL server; %d operations lifted", segment, sum(map(len, entries.values())))
+                if owner is not None and isinstance(details, Mapping):
+                    made = _declaration(name, details, owner, kinds)
+                    if made is not None:
+                        found[owner][name] = made
+            for old in [each for each in self._by_route if each.link.segment == segment]:
+                del self._by_route[old]
+            self._by_route.update(found)
+            self._times = Counter(one.name for several in self._by_route.values() for one in several.values())
+            log.info("link %s: an AQL server; %d operations lifted", segment, sum(map(len, found.values())))
             self._on_change()
+            self.changed.publish(None)
             return
 
     async def _introspect(self, route: Route, **params: str) -> Mapping[str, Any]:
@@ -138,7 +149,7 @@ def _rank(route: Route) -> tuple[int, str]:
     return (_FIRST.index(family) if family in _FIRST else len(_FIRST), route.original)
 
 
-def _declaration(details: Mapping[str, Any], route: Route, kinds: Mapping[str, str]) -> Operation | None:
+def _declaration(name: str, details: Mapping[str, Any], route: Route, kinds: Mapping[str, str]) -> Operation | None:
     """What the server says of its operation; no READ is believed behind a tool that changes things.
 
     `kinds`: of the types that it names.
@@ -155,7 +166,7 @@ def _declaration(details: Mapping[str, Any], route: Route, kinds: Mapping[str, s
     made = [_parameter(each, kinds) for each in parameters if isinstance(each, Mapping)]
     description = details.get("description")
     return Operation(
-        name=f"{namespace}__{details['name']}",
+        name=f"{namespace}__{name}",
         category=category,
         description=description if isinstance(description, str) and description.strip() else "An operation.",
         parameters=tuple(each for each in made if each is not None),

@@ -11,12 +11,13 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import Plan, ToolRule
 from interlock.protocol.aql.classification import Endangered, Treatment, Trust, least_trust, treatment
 from interlock.protocol.aql.introspection import DECLARATION
-from interlock.protocol.aql.model import RESERVED, Category, Operation
+from interlock.protocol.aql.model import RESERVED, Category, Danger, Operation
 from interlock.protocol.aql.search import SearchIndex, term_weights
 from interlock.protocol.aql.suggestions import COMPARED_MAX, folded, nearest, ranked
 from interlock.protocol.aql.tool_names import operation_name, suffixed
@@ -27,6 +28,7 @@ from interlock.protocol.aql.tool_operations import (
     ToolFacts,
     classify_tool,
     declare_tool,
+    lifted_danger,
 )
 from interlock.protocol.aql.validation import Validator
 from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_string
@@ -105,6 +107,8 @@ class Entry:
 
     @cached_property
     def danger(self) -> Endangered:
+        if self._lifted is not None:
+            return lifted_danger(self.upstream or "", self._lifted.category, self.facts)
         declared = self._declared
         if declared is not None:
             return Endangered(declared.danger_level, declared.danger_reasons, is_declared=declared.danger is not None)
@@ -116,6 +120,13 @@ class Entry:
 
     @cached_property
     def operation(self) -> Operation:
+        if self._lifted is not None:
+            level, parameters = self.danger.level, self._lifted.parameters
+            if self.treatment == "confirm" and level >= Danger.DESTRUCTIVE:
+                parameters = (*parameters, CONFIRMATION_PARAMETER)
+            return msgspec.structs.replace(
+                self._lifted, name=self.name, parameters=parameters, danger=level, danger_reasons=self.danger.reasons
+            )
         if self._declared is not None:
             return self._declared
         return declare_tool(self.facts, self.classification)
@@ -243,6 +254,7 @@ class OperationNames:
             for qualified in tools:
                 self.by_tool[qualified] = suffixed(name, qualified)
             self.doubled[name] = [self.by_tool[qualified] for qualified in tools]
+        self.taken = frozenset((*taken, *self.by_tool.values(), *self.doubled))
 
 
 def _rule(rules: Iterable[ToolRule], qualified: str) -> ToolRule | None:

@@ -68,7 +68,12 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     route_check = RouteCheck(lambda: catalog.namespace)
     availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
     safety = make_safety_parts(
-        plan, stores, approvals, lambda: catalog.namespace, lambda route: aql.names().by_tool.get(route.qualified)
+        plan,
+        stores,
+        approvals,
+        lambda: catalog.namespace,
+        lambda route: aql.names().by_tool.get(route.qualified),
+        lambda route: aql.lifted_names(route),  # noqa: PLW0108  # it is made below
     )
     agent_check = AgentCheck(safety.watch)
     guard = make_guard(route_check, availability, budgets, gate, approvals.anchors, stores.current, agent_check)
@@ -119,6 +124,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     native = NativeOperations()
     loop_operations = LoopOperations(safety.loop, safety.verification, native)
     aql = AqlAdapter(stores.current, catalog, native, stores.recorder, clock, loop_operations, dispatch)
+    aql.lifted.changed.subscribe(lambda _: safety.loop.names.forget())
     task_updates = TaskNews(dispatch.tasks, client_tasks)
     return CallParts(
         keepers=keepers,

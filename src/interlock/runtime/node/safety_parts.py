@@ -13,7 +13,7 @@ from interlock.runtime.safety.audit import SafetyAudit
 from interlock.runtime.safety.challenges import TOOL_PREFIX, Challenges
 from interlock.runtime.safety.codes import Attempts
 from interlock.runtime.safety.executions import Executions
-from interlock.runtime.safety.grants import CallableNames, OperationName
+from interlock.runtime.safety.grants import CallableNames, LiftedNames, OperationName
 from interlock.runtime.safety.loop import SafetyLoop
 from interlock.runtime.safety.verification import Verification
 from interlock.runtime.safety.watch import Watch
@@ -36,6 +36,7 @@ def make_safety_parts(
     approvals: ApprovalParts,
     namespace: Callable[[], Namespace],
     operation: OperationName,
+    lifted: LiftedNames,
 ) -> SafetyParts:
     kv, clock, codes = stores.store.kv, stores.clock, approvals.codes
     challenges = Challenges(approvals.inbox, codes, clock)
@@ -45,7 +46,7 @@ def make_safety_parts(
         blocks=Blocks(kv, clock),
         executions=Executions(kv, clock, KEEP_S),
         challenges=challenges,
-        names=CallableNames(namespace, operation),
+        names=CallableNames(namespace, operation, lifted),
         audit=SafetyAudit(stores.recorder, clock),
         has_channel=lambda name: (
             approvals.notifier.shows_codes or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))

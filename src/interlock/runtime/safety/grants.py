@@ -4,10 +4,14 @@ A hint is prose; what it can be held to are the names in it. A grant holds those
 and is matched by every name that a call goes by: alias, qualified, local, original and operation name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec import Raw
+
 from interlock.protocol.aql.safety.hint import Hint, normalise
+from interlock.protocol.jsonrpc.codec import decode_array, decode_object, maybe_string
+from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.protocol.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, ViewKey
@@ -16,9 +20,11 @@ from interlock.runtime.catalog.routes import Route
 
 VIEWS_MAX: Final = 16
 WATCHED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET))  # completion acts on nothing
+_NONE: Final = Raw(b"[]")
 
 CallIdentity = tuple[bytes, float]
 OperationName = Callable[[Route], str | None]
+LiftedNames = Callable[[Route], Mapping[str, str]]
 
 
 def identity_of(call: Call) -> CallIdentity:
@@ -48,11 +54,17 @@ class Grant:
 class CallableNames:
     """Every name that a caller could call something by. Made once per namespace and kind of caller."""
 
-    def __init__(self, namespace: Callable[[], Namespace], operation: OperationName) -> None:
-        """`namespace`: as it is now. `operation`: the name of a tool's operation on the AQL surfaces."""
+    def __init__(self, namespace: Callable[[], Namespace], operation: OperationName, lifted: LiftedNames) -> None:
+        """`namespace`: as it is now. `operation`: the name of a tool's operation on the AQL surfaces. `lifted`: of an
+        AQL server's tool, the names of the operations behind it, by those that the server has for them."""
         self._namespace = namespace
         self._operation = operation
+        self._lifted = lifted
         self._known: dict[ViewKey, tuple[Namespace, frozenset[str]]] = {}
+
+    def forget(self) -> None:
+        """The operations of a server below are others."""
+        self._known.clear()
 
     def of(self, caller: Caller) -> frozenset[str]:
         namespace = self._namespace()
@@ -63,6 +75,8 @@ class CallableNames:
         names: set[str] = set()
         for route in {id(route): route for table in (view.tools, view.prompts) for route in table.values()}.values():
             names |= self.of_route(route)
+            for pair in self._lifted(route).items():
+                names.update(map(normalise, pair))
         if len(self._known) >= VIEWS_MAX:
             self._known.clear()
         self._known[caller.key] = namespace, frozenset(names)
@@ -75,11 +89,22 @@ class CallableNames:
 
     def of_call(self, call: Call) -> frozenset[str]:
         if isinstance(call.route, Route):
-            return self.of_route(call.route)
+            return self.of_route(call.route) | self._of_lifted(call, call.route)
         route = None
         if call.method == PROMPTS_GET:
             route = self._namespace().view(call.caller.key).find_prompt(call.target)
         return self.of_route(route) if route is not None else frozenset((normalise(call.target),))
+
+    def _of_lifted(self, call: Call, route: Route) -> frozenset[str]:
+        """Behind the tool of an AQL server stand operations, and those are what is called, on whatever surface."""
+        lifted = self._lifted(route)
+        if not lifted:
+            return frozenset()
+        arguments = decode_object(call.params.get("arguments", RAW_EMPTY)) or {}
+        several = decode_array(arguments.get("operations", _NONE)) or ()
+        items = [arguments, *(decode_object(item) or {} for item in several)]
+        called = [name for item in items if (name := maybe_string(item.get("operation"))) is not None]
+        return frozenset(normalise(name) for each in called for name in (each, lifted.get(each, each)))
 
     def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:
         """Of the names in a hint those that something can be called by; a URI may be that of a resource."""
