@@ -61,7 +61,7 @@ class LinkQueue:
         self._turns.setdefault(place.principal, deque()).append(place)
 
     def forget_left(self, principal: str) -> None:
-        """Those in front who no longer wait: until there is room, nobody else would let go of their calls."""
+        """Those in front who no longer wait: until there is room, nothing else lets go of their calls."""
         places = self._turns.get(principal)
         if places is None:
             return
