@@ -78,6 +78,15 @@ async def test_across_eras_only_the_members_that_differ_are_touched(
     } == {}
 
 
+def with_object_alone(said: dict[str, str]) -> dict[str, str]:
+    """Before 2026-07-28 structuredContent is an object; anything else is told as text."""
+    value = said.get("structuredContent")
+    if value is None or value.startswith("{"):
+        return said
+    content = array([*elements(said["content"]), f'{{"type":"text","text":{string(value)}}}'])
+    return {**{key: one for key, one in said.items() if key != "structuredContent"}, "content": content}
+
+
 def translated(text: str, label: str, link: str, front: str) -> dict[str, str]:
     """The server's answer as the other era says it, member by member."""
     said = members(text)
@@ -88,11 +97,7 @@ def translated(text: str, label: str, link: str, front: str) -> dict[str, str]:
         return {**said, "code": code}
     if era(front) == "legacy":
         said = {key: value for key, value in said.items() if key not in ("resultType", "ttlMs", "cacheScope")}
-        value = said.get("structuredContent")
-        if value is not None and not value.startswith("{"):  # before 2026-07-28 it is an object
-            del said["structuredContent"]
-            said["content"] = array([*elements(said["content"]), f'{{"type":"text","text":{string(value)}}}'])
-        return said
+        return with_object_alone(said)
     said = {"resultType": '"complete"', **said}
     return {**said, "ttlMs": "0", "cacheScope": '"private"'} if label.startswith("read") else said
 
