@@ -19,7 +19,8 @@ SECRET = "said-in-confidence"
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     with serving(raw("all", "--era", "legacy")) as url:
-        servers = {"pipe": {"command": raw("all", "--era", "legacy")}, "web": {"url": url}}
+        table = {"command": raw("all", "--era", "legacy"), "share": "node"}  # what clients of one process hear
+        servers = {"pipe": table, "web": {"url": url, "share": "node"}}
         with running_node(tmp_path_factory.mktemp("two"), servers, '[auth]\nanonymous = "never"\n') as started:
             yield started
             assert started.process.poll() is None

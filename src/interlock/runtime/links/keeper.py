@@ -455,8 +455,8 @@ class Keeper(PassedOnEvents):
             is_same = before == self._digests(kind)
             rest_s = SAME_REST_S if is_same and announced is not None else self._rest_s(kind)
             self._rests_until[kind] = loop.time() + rest_s
-            # What a node below announces may be news for parents alone: then its bytes differ (`metadata_changed`).
-            if announced is not None and (is_same or not self.link.offer.is_aggregator):
+            # A node below announces what is news for parents alone, such as a leaf that came back (MCP-AX 13.1).
+            if announced is not None and not self.link.offer.is_aggregator:
                 self._events.on_announced(self.link, kind, announced)
 
     def _digests(self, kind: str) -> list[bytes]:
