@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from interlock.protocol.aql import suggestions
 from interlock.protocol.aql.envelope import Halted, Warn, batch, failed, success, tool_result
 from interlock.protocol.aql.errors import (
     CATEGORIES,
@@ -34,6 +35,7 @@ from interlock.protocol.aql.model import (
     TypeDeclaration,
     check_operation,
 )
+from interlock.protocol.aql.suggestions import nearest
 
 LIMITS = Limits()
 
@@ -381,3 +383,18 @@ def test_the_limits_as_introspection_shows_them() -> None:
     for value in (65_535, 10_485_761):
         said = out_of_range("request_bytes", value) or ""
         assert "aql.limits.request_bytes" in said and str(value) in said and "65536 to 10485760" in said
+
+
+@pytest.mark.parametrize(("written", "meant"), [("lst_item_250", "list_item_250"), ("listItem7", "list_item_7")])
+def test_the_name_that_was_meant_is_found_among_many_alike(written: str, meant: str) -> None:
+    known = [f"{verb}_item_{number}" for number in range(100) for verb in ("list", "get", "drop")][:299]
+    assert nearest(written, [*known, meant])[0] == meant
+
+
+def test_a_batch_of_unknown_names_compares_few_of_them_letter_by_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    monkeypatch.setattr(
+        suggestions, "get_close_matches", lambda name, among, **bounds: compared.append(len(among)) or []
+    )
+    nearest("unknown", [f"name_{number}" for number in range(300)])
+    assert compared == [suggestions.COMPARED_MAX]

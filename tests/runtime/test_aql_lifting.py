@@ -166,3 +166,24 @@ async def test_an_agent_reports_the_operation_and_is_judged_by_it(tmp_path: Path
         await turns()
         assert len(sent(one)) == count + 1
         assert [block.name for block in here.node.calls.safety.loop.blocks.all()] == ["coder"]
+
+
+@still
+async def test_what_was_reported_is_not_used_up_by_asking_for_a_confirmation(tmp_path: Path) -> None:
+    safety = '[safety]\nmode = "enforcing"\npreapproved = true\n'
+    channel = '[approvals]\nchannels = ["command"]\ncommand = "true"\n'
+    async with place(tmp_path, f"{OPEN}\n{safety}{channel}") as here:
+        leaf = await here.leaf("docs", [tool("reset_view", annotations=WRITES)])
+        client = await here.legacy("aql-single")
+
+        async def do(operation: str, **params: Any) -> Any:
+            return await client.send("mcp_aql", {"operation": operation, "params": params})
+
+        await do("execute_agent", element_name="coder")
+        await do("record_execution_step", element_name="coder", nextActionHint="using docs__reset_view to see it")
+        asked = await do("docs__reset_view")
+        token = asked["error"]["details"]["confirmation_token"]
+        assert (await do("docs__reset_view", confirmation_token=token))["success"] is True
+        assert len(sent(leaf)) == 1
+        again = await do("docs__reset_view")
+        assert again["error"]["details"]["reason"] == "unreported_action"

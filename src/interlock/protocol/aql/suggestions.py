@@ -3,11 +3,15 @@
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher, get_close_matches
+from functools import lru_cache
+from heapq import nlargest
+from itertools import pairwise
 from typing import Final
 
 from interlock.protocol.aql.tool_names import snake
 
-COMPARED_MAX: Final = 300  # names that are compared letter by letter; a comparison takes some 20 us
+KNOWN_MAX: Final = 300  # names that are looked through for pairs of letters; one takes some 2 us
+COMPARED_MAX: Final = 20  # of these, the ones that are compared letter by letter; one takes some 100 us
 NAME_CHARS_MAX: Final = 100
 _LIKENESS: Final = 0.6
 # Letters of other scripts that look like Latin ones (UTS 39), as far as names are made of them.
@@ -27,9 +31,17 @@ def folded(name: str) -> str:
 def nearest(name: str, known: Sequence[str], most: int = 3) -> list[str]:
     """The nearest names, best first. `known` is read only as far as is cheap."""
     form = folded(name)
-    same = [each for each in known if folded(each) == form] if len(known) <= COMPARED_MAX else []
-    close = get_close_matches(snake(name[:NAME_CHARS_MAX]), list(known[:COMPARED_MAX]), n=most, cutoff=_LIKENESS)
+    same = [each for each in known if folded(each) == form] if len(known) <= KNOWN_MAX else []
+    written = snake(name[:NAME_CHARS_MAX])
+    pairs = _pairs(written)
+    likely = nlargest(COMPARED_MAX, known[:KNOWN_MAX], key=lambda each: len(pairs & _pairs(each)))
+    close = get_close_matches(written, likely, n=most, cutoff=_LIKENESS)
     return list(dict.fromkeys((*same, *close)))[:most]
+
+
+@lru_cache(4096)
+def _pairs(name: str) -> frozenset[str]:
+    return frozenset(map("".join, pairwise(name)))
 
 
 def ranked(name: str, candidates: Iterable[str], most: int) -> list[str]:

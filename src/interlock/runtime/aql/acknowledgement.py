@@ -43,6 +43,10 @@ class Acknowledgement:
         self._is_given = False
         self.failure: Failure | None = None
 
+    @property
+    def is_asked_first(self) -> bool:
+        return self._token is None and not self._is_given
+
     def acknowledge(self, call: Call | None = None) -> Refuse | None:
         """Once: a call that waits for its server is asked about again."""
         if self._is_given:

@@ -19,7 +19,7 @@ from interlock.protocol.aql.classification import Endangered, Treatment, Trust, 
 from interlock.protocol.aql.introspection import DECLARATION
 from interlock.protocol.aql.model import RESERVED, Category, Danger, Operation
 from interlock.protocol.aql.search import SearchIndex, term_weights
-from interlock.protocol.aql.suggestions import COMPARED_MAX, folded, nearest, ranked
+from interlock.protocol.aql.suggestions import KNOWN_MAX, folded, nearest, ranked
 from interlock.protocol.aql.tool_names import operation_name, suffixed
 from interlock.protocol.aql.tool_operations import (
     CONFIRMATION_PARAMETER,
@@ -211,7 +211,7 @@ class OperationIndex:
         if doubled:
             return doubled[:NEAR_MAX]
         same = self._by_form.get(folded(name), [])
-        if len(self.entries) <= COMPARED_MAX:
+        if len(self.entries) <= KNOWN_MAX:
             close = nearest(name, list(self.by_name), 5)
         else:
             close = ranked(name, (entry.name for entry in self.search(name, CANDIDATES_MAX)), 5)

@@ -208,6 +208,10 @@ class CallHold(Protocol):
 
     is_waiting: bool  # for a person; once its approval is used it waits no more
 
+    @property
+    def is_asked_first(self) -> bool:
+        """Whether somebody has yet to agree, so that this request is not the one that is sent."""
+
     def identify(self, call: "Call") -> Fault | None:
         """Name exactly what is asked, so that an approval holds for nothing else; the fault where that cannot be."""
 

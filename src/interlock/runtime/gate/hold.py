@@ -65,6 +65,10 @@ class GateHold(msgspec.Struct, eq=False):
     rounds: int = 0  # in which its server asked something, before this one
     request: ShownRequest | None = None  # the call itself, while another request is sent for it
 
+    @property
+    def is_asked_first(self) -> bool:
+        return self.is_waiting
+
     def identify(self, call: Call) -> Fault | None:
         return None if self.is_named else self.gate.identify(call, self)
 

@@ -5,7 +5,9 @@ and is matched by every name that a call goes by: alias, qualified, local, origi
 """
 
 from collections.abc import Callable, Mapping
+from posixpath import normpath
 from typing import Final
+from urllib.parse import unquote
 
 from msgspec import Raw
 
@@ -93,7 +95,9 @@ class CallableNames:
         route = None
         if call.method == PROMPTS_GET:
             route = self._namespace().view(call.caller.key).find_prompt(call.target)
-        return self.of_route(route) if route is not None else frozenset((normalise(call.target),))
+        if route is not None:
+            return self.of_route(route)
+        return frozenset((normalise(call.target), normalise(plain_uri(call.target))))
 
     def _of_lifted(self, call: Call, route: Route) -> frozenset[str]:
         """Behind the tool of an AQL server stand operations, and those are what is called, on whatever surface."""
@@ -109,3 +113,13 @@ class CallableNames:
     def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:
         """Of the names in a hint those that something can be called by; a URI may be that of a resource."""
         return (hint.names & self.of(caller)) | frozenset(name for name in hint.names if "://" in name)
+
+
+def plain_uri(uri: str) -> str:
+    """A URI without percent-encoding and dot segments, which patterns do not know."""
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        return uri
+    plain = unquote(unquote(rest))
+    host, slash, path = plain.partition("/")
+    return f"{scheme}{mark}{host}{normpath(slash + path) if slash else ''}"

@@ -1,7 +1,7 @@
 """The watch over calls: does a call belong to an agent in the loop, and was it reported?
 
 Asked by check 5 of the guard for every call while there is something to watch. The answer is a refusal with its reason,
-or None. A grant is used up when its call is sent; one that waits for a person keeps it until then.
+or None. A grant is used up when its call is sent; one that somebody has to agree to keeps it until then.
 """
 
 from typing import Any, Final
@@ -88,7 +88,7 @@ class Watch:
                 )
                 self._work.begin(self._escalate(execution, call.target, judged.verdict), "safety")
                 return self._fault("paused", execution)
-        if call.hold is None or not call.hold.is_waiting:
+        if call.hold is None or not call.hold.is_asked_first:
             grant.use(call, names)
         return None
 
