@@ -107,7 +107,7 @@ def test_other_verbs_are_warned_of_or_refused_unless_a_reason_is_given(
 
 
 def _check_naming_alone(name: str, category: Category, verb: str) -> None:
-    from interlock.aql.naming import objection
+    from interlock.aql.canonical_verbs import objection
 
     assert verb in (objection(name, category, None) or "")
     assert objection(name, category, "users say so") is None

@@ -15,7 +15,7 @@ from interlock.config.plan import Dial, Package, Spawn
 from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.node.node import Node
 from interlock.runtime.own_links.asking_memory import BUCKET, AskingMemory
-from interlock.runtime.own_links.keeper import OwnKeeper
+from interlock.runtime.own_links.own_link_keeper import OwnKeeper
 from interlock.runtime.own_links.stateful_servers import STATEFUL, maybe_stateful
 
 FORM = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, overload
 
+from interlock.aql.canonical_verbs import described, objection
 from interlock.aql.concurrency import CONCURRENCIES, Concurrency
 from interlock.aql.executions import Executions
-from interlock.aql.naming import described, objection
 from interlock.aql.operations import CONFIRMATION, FIELDS, IF_MATCH, PRESETS, NativeOperation
 from interlock.aql.signature import DeclarationInvalid, Signature, read_signature
 from interlock.protocol.aql.execution import ExecutionStatus

@@ -13,7 +13,7 @@ from interlock.config.plan import Plan
 from interlock.protocol.aql.families import LOOP_PROFILE, PROFILES, Endpoints, Mode, Profile, custom_profile
 from interlock.protocol.aql.model import RESERVED, SPEC_VERSION, Operation, TypeDeclaration
 from interlock.protocol.aql.protocol_types import protocol_types
-from interlock.runtime.aql.lifting import LiftedServers
+from interlock.runtime.aql.lifted_servers import LiftedServers
 from interlock.runtime.aql.loop_operations import TYPES, LoopOperations
 from interlock.runtime.aql.native_operations import NativeOperations
 from interlock.runtime.aql.operation_index import INTROSPECTION, Entry, OperationIndex, OperationNames

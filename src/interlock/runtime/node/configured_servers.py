@@ -21,7 +21,7 @@ from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.own_links.asking_memory import AskingMemory
 from interlock.runtime.own_links.pool import OwnLinks
-from interlock.runtime.own_links.sharing import AutoSharing
+from interlock.runtime.own_links.share_decision import AutoSharing
 
 
 class Servers:

@@ -31,7 +31,7 @@ from interlock.runtime.catalog.subtree import below
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
-from interlock.runtime.own_links.keeper import OwnKeeper
+from interlock.runtime.own_links.own_link_keeper import OwnKeeper
 
 Keepers = Mapping[str, Keeper]
 

@@ -36,7 +36,7 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.process_room import SETTLED_S, RoomFull
 from interlock.runtime.links.server_link import ServerLink
-from interlock.runtime.own_links.keeper import OwnKeeper
+from interlock.runtime.own_links.own_link_keeper import OwnKeeper
 
 SWEEP_S: Final = 60.0
 CONNECTIONS_MAX: Final = 1000  # to one server that is dialled: each costs a socket, and no process of this machine
