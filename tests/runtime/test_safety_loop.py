@@ -291,6 +291,20 @@ async def test_after_a_failed_step_a_person_is_asked(here: AgentsHere) -> None:
     assert (await agent.directive(LOOK))["continue"] is True
 
 
+async def test_what_follows_an_approved_failure_is_still_judged_by_its_real_names(here: AgentsHere) -> None:
+    agent = here.agent("client:judged")
+    before = here.loop.plan
+    here.loop.replan(SafetyPlan(mode="enforcing", preapproved=True, requires_approval=("plant.look",)))
+    try:
+        await agent.start()
+        await agent.directive(LOOK, outcome="failure")
+        (approval,) = here.waiting(agent.client)
+        await agent.confirm(here.shown(approval.id))
+        assert await agent.refusal() == "paused"
+    finally:
+        here.loop.replan(before)
+
+
 @pytest.mark.req("AQL-8.6.4-3", "AQL-8.6.4-4", "AQL-8.7.2-7", "AQL-8.7.3-5")
 async def test_a_pause_is_cleared_by_a_person_and_grants_what_was_reported(here: AgentsHere) -> None:
     agent = here.agent("client:paused")
