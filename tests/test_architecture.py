@@ -149,7 +149,7 @@ NOTED_ON: dict[str, str] = {
     "options": "log_errors max_mem",
     "yaml": "preserve_quotes width",
     "context": "minimum_version",
-    "state": "roles",
+    "state": "is_live roles",
     "db": "isolation_level",
     "router": "redirect_slashes",
 }

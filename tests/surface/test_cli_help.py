@@ -21,6 +21,7 @@ COMMANDS = [
     ("tools", "call"),
     ("tools", "routes"),
     ("tools", "classify"),
+    ("open",),
     ("approvals",),
     ("approve",),
     ("deny",),

@@ -13,7 +13,9 @@ class Token(Struct, frozen=True, kw_only=True):
 
     id: Annotated[str, Meta(description="Its id.")]
     name: Annotated[str, Meta(description="The name it was given.")]
-    audience: Annotated[str, Meta(description="Who may use it: client, subserver or operator.")] = field(name="door")
+    audience: Annotated[str, Meta(description="Who may use it: client, subserver, operator or browser.")] = field(
+        name="door"
+    )
     scope: Annotated[str | None, Meta(description="What it amounts to: read, write or admin.")]
     created_at: Annotated[str, Meta(description="When it was made.")]
     expires_at: Annotated[str | None, Meta(description="When it ends.")]
@@ -40,6 +42,24 @@ class RevokedTokens(Struct, frozen=True, kw_only=True):
     """Tokens that are not taken any more."""
 
     revoked: Annotated[tuple[str, ...], Meta(description="Their ids.")]
+
+
+class Login(Struct, frozen=True, kw_only=True):
+    """A link that opens the operator endpoint in a browser, once."""
+
+    url: Annotated[str, Meta(description="The link. Anyone who has it can log in with it.")]
+    expires_at: Annotated[str, Meta(description="Until when.")]
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """Who asks, and what they may do."""
+
+    principal: Annotated[str, Meta(description="Who asks.")]
+    roles: Annotated[tuple[str, ...], Meta(description="viewer, admin, operator.")]
+    csrf: Annotated[
+        str | None,
+        Meta(description="What a browser sends along with every change, as X-Interlock-Csrf; null: it need not."),
+    ]
 
 
 class RevokedKeys(Struct, frozen=True, kw_only=True):

@@ -30,6 +30,12 @@ class IssueToken(RequestBody, frozen=True, kw_only=True):
     ] = None
 
 
+class UseLogin(RequestBody, frozen=True, kw_only=True):
+    """The ticket of a login link."""
+
+    ticket: Annotated[str, Meta(description="What stands behind the # of the link.", min_length=1, max_length=200)]
+
+
 class SetSecret(RequestBody, frozen=True, kw_only=True):
     """A secret to be kept."""
 

@@ -16,20 +16,26 @@ import msgspec
 
 from interlock.store.ports import Conflict, Damaged, Entry, KeyValue
 
-TokenAudience = Literal["client", "subserver", "room", "operator"]
+TokenAudience = Literal["client", "subserver", "room", "operator", "browser"]
 Scope = Literal["read", "write", "admin"]
 TokenId = NewType("TokenId", str)
 
 BUCKET = "tokens"
-PREFIXES: Mapping[TokenAudience, str] = {"client": "ilc_", "subserver": "ils_", "room": "ilr_", "operator": "ilo_"}
+PREFIXES: Mapping[TokenAudience, str] = {
+    "client": "ilc_",
+    "subserver": "ils_",
+    "room": "ilr_",
+    "operator": "ilo_",
+    "browser": "ilb_",  # the session of a browser at the operator endpoint, in a cookie
+}
 RANDOM_BITS = 256
 NAME_LENGTH_MAX = 64
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _DIGITS = 43  # 62**43 > 2**256
-_ID_LENGTH = 16
+ID_LENGTH = 16
 _AUDIENCES: Mapping[str, TokenAudience] = {prefix: audience for audience, prefix in PREFIXES.items()}
-_FORM = re.compile(rf"(il[csro]_)[0-9A-Za-z]{{{_DIGITS}}}")
+_FORM = re.compile(rf"(il[csrob]_)[0-9A-Za-z]{{{_DIGITS}}}")
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_LENGTH_MAX - 1}}}")
 
 
@@ -57,6 +63,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
+    roles: tuple[str, ...] | None = None  # of a person; None: those of the scope
     last_used_at: float | None = None  # to the minute, as far as the node lived to write it down
 
     def opens(self, now: float) -> bool:
@@ -104,6 +111,7 @@ class TokenTable:
         scope: Scope,
         now: float,
         expires_at: float | None = None,
+        roles: tuple[str, ...] | None = None,
     ) -> tuple[str, TokenRecord]:
         """Make a token, to be shown once, and its record. A name may be used again: both tokens then bear it."""
         fault = token_name_fault(name)
@@ -111,7 +119,14 @@ class TokenTable:
             raise BadTokenName(fault)
         token, token_id = mint(audience)
         record = TokenRecord(
-            id=token_id, name=name, owner=owner, audience=audience, scope=scope, created_at=now, expires_at=expires_at
+            id=token_id,
+            name=name,
+            owner=owner,
+            audience=audience,
+            scope=scope,
+            created_at=now,
+            expires_at=expires_at,
+            roles=roles,
         )
         await self._kv.create(BUCKET, token_hash(token), record.encode(), now)
         return token, record
@@ -142,6 +157,12 @@ class TokenTable:
         ]
         return tuple([record.id for entry, record in meant if await self._revoke_one(entry, record, now)])
 
+    async def forget_ended(self, audience: TokenAudience, now: float) -> None:
+        """Removes the records of that audience that open nothing any more."""
+        for hash, record in (await self.by_hash(now)).items():
+            if record.audience == audience and not record.opens(now):
+                await self._kv.delete(BUCKET, hash)
+
     async def note_used(self, hash: str, used_at: float, now: float) -> None:
         """Where somebody else is writing the record, it is not worth a second attempt."""
         entry = await self._kv.get(BUCKET, hash, now)
@@ -169,7 +190,7 @@ class TokenTable:
 
 
 def _token_id(hash: str) -> TokenId:
-    return TokenId(hash[:_ID_LENGTH])
+    return TokenId(hash[:ID_LENGTH])
 
 
 def _base62(number: int) -> str:

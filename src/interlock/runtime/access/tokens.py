@@ -26,6 +26,13 @@ WIDEST: Final[Mapping[TokenAudience, Scope]] = {
     "subserver": "admin",
     "room": "write",
     "operator": "write",
+    "browser": "write",
+}
+# The role of an operator is none of these: it decides, and is given upon a proof alone.
+SCOPE_ROLES: Final[Mapping[Scope, tuple[str, ...]]] = {
+    "read": ("viewer",),
+    "write": ("viewer", "admin"),
+    "admin": ("viewer", "admin"),
 }
 KNOWN_MAX: Final = 10_000  # bearers and clients of authorization servers; as many as a node has sessions
 
@@ -126,10 +133,12 @@ class TokenRegistry:
     def operator(self, credential: str) -> "Operator | None":
         """The person behind a credential at the operator endpoint."""
         record = self._record(credential.encode("latin-1", "replace"), "operator")
-        if record is None:
-            return None
-        roles = ("viewer",) if record.scope == "read" else ("viewer", "operator", "admin")
-        return Operator(principal=f"operator:{record.name}", roles=frozenset(roles))
+        return None if record is None else Operator(principal=f"operator:{record.name}", roles=_roles(record))
+
+    def browser(self, cookie: str) -> "Operator | None":
+        """The person behind a browser's session. The cookie is good nowhere else, and no token is good as one."""
+        record = self._record(cookie.encode("latin-1", "replace"), "browser")
+        return None if record is None else Operator(principal=f"browser:{record.id[:8]}", roles=_roles(record))
 
     def subserver(self, authorization: bytes) -> TokenRecord | None:
         """The registrant behind an Authorization header at /ax. It is good for nothing else (MCP-AX 10.1)."""
@@ -151,10 +160,25 @@ class TokenRegistry:
     async def issue(
         self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None
     ) -> tuple[str, TokenRecord]:
+        return await self._issue(name, audience, scope or WIDEST[audience], (days or self._days) * DAY_S)
+
+    async def begin_session(self, name: str, roles: frozenset[str], lasts_s: float) -> tuple[str, TokenRecord]:
+        """A browser's session, as the cookie that holds it."""
+        await self._table.forget_ended("browser", self._clock.wall())  # they are many and short
+        scope: Scope = "write" if "admin" in roles else "read"
+        return await self._issue(name, "browser", scope, lasts_s, tuple(sorted(roles)))
+
+    async def _issue(
+        self,
+        name: str,
+        audience: TokenAudience,
+        scope: Scope,
+        lasts_s: float,
+        roles: tuple[str, ...] | None = None,
+    ) -> tuple[str, TokenRecord]:
         now = self._clock.wall()
-        expires_at = now + (days or self._days) * DAY_S
         token, record = await self._table.issue(
-            name=name, owner=name, audience=audience, scope=scope or WIDEST[audience], now=now, expires_at=expires_at
+            name=name, owner=name, audience=audience, scope=scope, now=now, expires_at=now + lasts_s, roles=roles
         )
         self._records[token_hash(token)] = record
         return token, record
@@ -176,9 +200,11 @@ class TokenRegistry:
 
     async def list_live(self) -> Tokens:
         """Every token that is not revoked."""
-        return Tokens(
-            tokens=tuple(self.token_view(record) for record in await self.list() if record.revoked_at is None)
-        )
+        return Tokens(tokens=tuple(self.token_view(record) for record in await self.list() if self._is_listed(record)))
+
+    def _is_listed(self, record: TokenRecord) -> bool:
+        is_over = record.audience == "browser" and not record.opens(self._clock.wall())
+        return record.revoked_at is None and not is_over
 
     def token_view(self, record: TokenRecord) -> Token:
         """A token for people: what it amounts to here, and without the token itself."""
@@ -194,6 +220,10 @@ class TokenRegistry:
             expires_at=rfc3339(record.expires_at) if record.expires_at is not None else None,
             last_used_at=rfc3339(record.last_used_at) if record.last_used_at is not None else None,
         )
+
+
+def _roles(record: TokenRecord) -> frozenset[str]:
+    return frozenset(record.roles if record.roles is not None else SCOPE_ROLES[record.scope])
 
 
 def issued_token(token: str, record: TokenRecord) -> IssuedToken:

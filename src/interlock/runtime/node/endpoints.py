@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from interlock.config.plan import Plan
-from interlock.runtime.access.tokens import TokenRegistry, credential_of
+from interlock.runtime.access.logins import maybe_browser
+from interlock.runtime.access.tokens import Operator, TokenRegistry, credential_of
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.base.tls import listener_options
 from interlock.runtime.credentials.service import CredentialService
@@ -189,11 +190,16 @@ class Endpoints:
         path.chmod(0o600)
 
     async def _authenticate(self, request: Any) -> str | None:
-        header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
-        who = self._tokens.operator(credential_of(header, basic=page))
+        who = self._maybe_who(request)
         if who is None:
             peer = request.client.host if request.client is not None else None
             self._refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
             return None
         request.state.roles = who.roles
+        request.state.is_live = lambda: self._maybe_who(request) is not None
         return who.principal
+
+    def _maybe_who(self, request: Any) -> Operator | None:
+        header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
+        who = self._tokens.operator(credential_of(header, basic=page))
+        return who or maybe_browser(self._tokens, request.headers.get("host", ""), request.cookies)

@@ -1,6 +1,7 @@
 """The operations of a node for an operator, each with the parts it needs."""
 
 from interlock.operator_api.tools import CheckVerdict
+from interlock.runtime.access.logins import LoginService
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.call_parts import CallParts
@@ -46,6 +47,7 @@ def make_operations(
         drivers=DriverOperations(drivers.drivers),
         keys=KeyOperations(approvals.revocation, approvals.anchors),
         links=link_operations,
+        logins=LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url),
         node=NodeOperations(
             current=stores.current,
             addresses=stores.addresses,

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from interlock.runtime.access.logins import LoginService
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.operations.agents import AgentOperations
 from interlock.runtime.operations.audit import AuditOperations
@@ -24,6 +25,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     drivers: DriverOperations
     keys: KeyOperations
     links: LinkOperations
+    logins: LoginService
     node: NodeOperations
     passkeys: PasskeyService
     secrets: SecretOperations

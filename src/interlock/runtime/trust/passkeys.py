@@ -74,6 +74,11 @@ class PasskeyService:
         moved = party is not None and has_passkeys and not self._url().lower().startswith(party.origin)
         return party.origin if party is not None and moved else self._url()
 
+    def browser_url(self) -> str:
+        """Where a person logs in: where they can make a passkey, if browsers make any here."""
+        party = self.maybe_party()
+        return self._url() if party is None else party.origin
+
     # Deciding
 
     def maybe_origin(self, tool: str) -> str | None:

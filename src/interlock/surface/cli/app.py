@@ -23,6 +23,7 @@ VERBS = {
         "serve",
         "check",
         "status",
+        "open",
         "add",
         "tools",
         "approvals",

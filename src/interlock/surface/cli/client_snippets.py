@@ -40,6 +40,12 @@ def stdio_command(config: str | None, data: str | None, *, only: str | None = No
     return command if only is None else [*command, "--only", only]
 
 
+def open_command(config: str | None, data: str | None) -> str:
+    """What opens the console of this node in a browser."""
+    named = [*(("--config", config) if config else ()), *(("--data", data) if data else ())]
+    return shlex.join(["interlock", "open", *named])
+
+
 def _desktop_entry(config: str | None, data: str | None) -> str:
     program, *arguments = stdio_command(config, data)
     return json.dumps({"mcpServers": {"interlock": {"command": program, "args": arguments}}}, indent=2)

@@ -18,6 +18,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from interlock.protocol.oauth.client import CALLBACK_PATH
+from interlock.runtime.access.logins import PATH as LOGIN
+from interlock.runtime.access.logins import csrf_token, is_browser, maybe_cookie
 from interlock.runtime.access.tokens import credential_of
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.fronts.own_address import THIS_MACHINE, OwnAddress
@@ -27,10 +29,14 @@ from interlock.store.tokens import maybe_audience
 from interlock.surface.operator.approvals import ADMIN, PATH
 from interlock.surface.operator.endpoint import SOCKET_ROLES, starlette_routes
 from interlock.surface.operator.endpoints import ENDPOINTS
+from interlock.surface.operator.login import SESSION
 from interlock.surface.operator.passkeys import is_invitation
 from interlock.surface.operator.requests import (
+    CSRF_HEADER,
+    FORM,
     RejectedRequest,
     error_answer,
+    media_type,
     quoted_text,
     wants_page,
 )
@@ -77,13 +83,15 @@ class _OperatorMiddleware:
             if scope["method"] not in ("GET", "HEAD"):
                 self._refuse_foreign(request)
             # A browser that comes back from an authorization server has no token; its state is checked instead. One
-            # that makes a passkey has an invitation, which opens nothing else.
-            is_open = scope["path"] == CALLBACK_PATH or is_invitation(scope["path"])
+            # that makes a passkey has an invitation, which opens nothing else; one that logs in, a ticket.
+            is_open = scope["path"] in (CALLBACK_PATH, LOGIN) or is_invitation(scope["path"])
             if self._authenticate is not None and not is_open:
                 principal = await self._authenticate(request)
                 if principal is None:
                     raise _unauthorised_error(request)
                 scope.setdefault("state", {})["principal"] = principal
+                if is_browser(principal) and scope["method"] not in ("GET", "HEAD"):
+                    _check_browser(request)
             _check_role(scope)
             await self._app(scope, receive, send)
         except ClientDisconnect:
@@ -101,6 +109,21 @@ class _OperatorMiddleware:
             raise RejectedRequest(403, "bad_origin", "a change is taken only from the operator endpoint's own page")
 
 
+def _check_browser(request: Request) -> None:
+    """A browser sends its cookie whatever page makes it ask: of a change it must say where it comes from, and the
+    page must know what only the node's own pages are told. A form is checked for that where it is read."""
+    headers = request.headers
+    if "origin" not in headers and "sec-fetch-site" not in headers:
+        raise RejectedRequest(403, "bad_origin", "a change is taken only from the operator endpoint's own page")
+    if media_type(request) == FORM and request.url.path.startswith(PATH):
+        return
+    cookie = maybe_cookie(headers.get("host", ""), request.cookies) or ""
+    if not secrets.compare_digest(headers.get(CSRF_HEADER, "").encode(), csrf_token(cookie).encode()):
+        raise RejectedRequest(
+            403, "csrf", f"a browser's session sends {CSRF_HEADER} with a change; GET /session has it"
+        )
+
+
 def _with_headers(send: Send) -> Send:
     """No answer is kept by a cache or taken for another kind than it says."""
 
@@ -116,7 +139,7 @@ def _with_headers(send: Send) -> Send:
 
 def _check_role(scope: Scope) -> None:
     """To change anything takes the role of an admin; who may decide on an approval is settled there."""
-    if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(PATH):
+    if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(PATH) or scope["path"] == SESSION:
         return
     if ADMIN not in scope.get("state", {}).get("roles", SOCKET_ROLES):
         raise RejectedRequest(
@@ -135,7 +158,7 @@ def _unauthorised_error(request: Request) -> RejectedRequest:
         401,
         "unauthorised",
         "the operator endpoint needs an operator's token: Authorization: Bearer ilo_...; "
-        "interlock access token --for operator makes one",
+        "interlock access token --for operator makes one, interlock open logs a browser in",
         {},
         basic=is_page and wants_page(request),
     )

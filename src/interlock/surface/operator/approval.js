@@ -44,7 +44,9 @@
   const reveal = async (form) => {
     const answer = await fetch(location.pathname + "/code", {
       method: "POST",
-      headers: { Accept: "application/json", "Content-Type": "application/json" },
+      headers: {
+        Accept: "application/json", "Content-Type": "application/json", "X-Interlock-Csrf": page.dataset.csrf,
+      },
       body: JSON.stringify({ proof: await sign(form, "reveal") }),
     });
     const shown = await answer.json();

@@ -6,7 +6,7 @@ the approval requires: mostly a proof, which is judged by the runtime, never her
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 import msgspec
@@ -28,7 +28,15 @@ from interlock.surface.operator import error_cases
 from interlock.surface.operator.approvals_page import approval_page, approvals_page, missing_page, shown
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.parameters import ChoiceParameter, TextParameter
-from interlock.surface.operator.requests import FORM, RejectedRequest, form_body, json_body, media_type, wants_page
+from interlock.surface.operator.requests import (
+    FORM,
+    RejectedRequest,
+    csrf_of,
+    form_body,
+    json_body,
+    media_type,
+    wants_page,
+)
 
 PATH: Final = "/approvals"
 OPERATOR: Final = "operator"
@@ -63,7 +71,7 @@ async def list_approvals(exchange: OperatorExchange[None]) -> Approvals | Respon
 
 async def follow_approvals(exchange: OperatorExchange[None]) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    stream = _events(exchange.operations.approvals)
+    stream = _events(exchange.operations.approvals, lambda: exchange.is_live)
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
@@ -74,7 +82,8 @@ async def get_approval(exchange: OperatorExchange[None]) -> Approval | Response:
         found = _find(exchange.operations.approvals, exchange.path("id"))
     except NotFound:
         return missing_page("It was never here, or is long over.", 404)
-    return approval_page(found, may_decide=not exchange.roles.isdisjoint((OPERATOR, ADMIN)))
+    may_decide = not exchange.roles.isdisjoint((OPERATOR, ADMIN))
+    return approval_page(found, may_decide=may_decide, csrf=csrf_of(exchange.request))
 
 
 async def ask_passkey(exchange: OperatorExchange[None]) -> PasskeyRequest:
@@ -105,7 +114,9 @@ async def decide_approval(exchange: OperatorExchange[None]) -> Approval | Respon
         if found is None:
             raise
         may_decide = error.error not in ("role_required", "bad_origin")
-        return approval_page(found, error=error.message, status=error.status, may_decide=may_decide)
+        return approval_page(
+            found, error=error.message, status=error.status, may_decide=may_decide, csrf=csrf_of(exchange.request)
+        )
 
 
 async def _decide(exchange: OperatorExchange[None]) -> Approval | Response:
@@ -236,8 +247,8 @@ def _rejection(fault: Fault, id: str) -> RejectedRequest:
     return RejectedRequest(_STATUSES.get(fault.code, 409), error, message, {"approval": id, "code": fault.code, **data})
 
 
-async def _events(approvals: ApprovalViews) -> AsyncIterator[bytes]:
-    """What waits now and then every change, with a comment now and again while nothing happens."""
+async def _events(approvals: ApprovalViews, is_live: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """What waits now and then every change, with a comment while nothing happens; as long as `is_live`."""
     yield b": approvals\n\n"
     async with contextlib.aclosing(approvals.changes()) as changes:
         upcoming: asyncio.Future[ApprovalSummary] | None = None
@@ -245,6 +256,8 @@ async def _events(approvals: ApprovalViews) -> AsyncIterator[bytes]:
             while True:
                 upcoming = upcoming or asyncio.ensure_future(anext(changes))
                 done, _ = await asyncio.wait((upcoming,), timeout=BEAT_S)
+                if not is_live():
+                    return
                 if not done:
                     yield b": still here\n\n"
                     continue

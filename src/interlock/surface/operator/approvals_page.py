@@ -68,17 +68,19 @@ def approvals_page(listed: Approvals) -> Response:
     return page(title, f"<h1>{text(title)}</h1>{table}", refresh=True)
 
 
-def approval_page(one: Approval, *, error: str | None = None, status: int = 200, may_decide: bool = True) -> Response:
-    """`error`: why what the browser sent was refused."""
+def approval_page(
+    one: Approval, *, error: str | None = None, status: int = 200, may_decide: bool = True, csrf: str | None = None
+) -> Response:
+    """`error`: why what the browser sent was refused. `csrf`: what its forms send along."""
     is_open = one.status in OPEN
     left = f' &middot; <span id="left" data-left="{one.left_s}">{text(_time_left(one))}</span>' if one.left_s else ""
     body = (
         f'<main id="approval" data-id="{text(one.id)}" data-status="{text(one.status)}"'
-        f' data-live="{"yes" if is_open or one.status == "used" else ""}">'
+        f' data-live="{"yes" if is_open or one.status == "used" else ""}" data-csrf="{text(csrf or "")}">'
         f'<p class="state {text(one.status)}">{text(_STATES.get(one.status, one.status))}'
         f"{left if is_open else ''}</p>"
         f"<h1>{_heading(one)}</h1>{_effect(one)}{_error(error)}{_what(one)}{_after(one)}"
-        f"{_decide(one) if is_open and may_decide else ''}{_facts(one)}</main>{_ALL}"
+        f"{_decide(one, csrf) if is_open and may_decide else ''}{_facts(one)}</main>{_ALL}"
     )
     return page(_title(one), body, script="approval.js", status=status)
 
@@ -171,10 +173,11 @@ def _facts(one: Approval) -> str:
     return f"<h2>In full</h2><table>{rows}</table>"
 
 
-def _decide(one: Approval) -> str:
+def _decide(one: Approval, csrf: str | None) -> str:
+    own = "" if csrf is None else f'<input type="hidden" name="csrf" value="{text(csrf)}">'
     action = f"/approvals/{quote(one.id, safe='')}"
     deny = (
-        f'<form method="post" action="{action}"><input type="hidden" name="decision" value="deny">'
+        f'<form method="post" action="{action}">{own}<input type="hidden" name="decision" value="deny">'
         "<button>Deny</button>"
         '<label>Reason, told to the caller<br><input name="reason" maxlength="1000"></label></form>'
     )
@@ -183,7 +186,7 @@ def _decide(one: Approval) -> str:
     choice = _choice(one.answers) + (_AGAIN if shown(one).is_folded else "")
     if one.requires == "role":
         approve = (
-            f'<form method="post" action="{action}"><input type="hidden" name="decision" value="approve">{choice}'
+            f'<form method="post" action="{action}">{own}<input type="hidden" name="decision" value="approve">{choice}'
             '<button class="go">Approve</button></form>'
         )
         return f'<section class="box"><h2>Decide</h2><div class="buttons">{approve}{deny}</div></section>'
@@ -192,7 +195,7 @@ def _decide(one: Approval) -> str:
     if passkey_origin:
         there = text(f"{passkey_origin}{action}")
         approve = (
-            f'<form method="post" action="{action}" hidden><input type="hidden" name="decision" value="approve">'
+            f'<form method="post" action="{action}" hidden>{own}<input type="hidden" name="decision" value="approve">'
             f'<input type="hidden" name="proof">{choice}<button type="button" class="go" id="passkey"'
             f' data-origin="{text(passkey_origin)}">Approve with a passkey</button>'
             f"{_REVEAL if one.kind in AGENT_EFFECTS else ''}</form>"
@@ -204,7 +207,7 @@ def _decide(one: Approval) -> str:
     return (
         f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}{deny}</div>'
         '<p class="told" id="told" role="status"></p>'
-        f"{_other_ways(one, action, choice, shown=not passkey_origin)}</section>"
+        f"{_other_ways(one, action, own + choice, shown=not passkey_origin)}</section>"
     )
 
 

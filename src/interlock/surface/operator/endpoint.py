@@ -48,6 +48,12 @@ class OperatorExchange(Generic[Body]):
         return who
 
     @property
+    def is_live(self) -> bool:
+        """Whether the credential is still good: a long answer ends when it is revoked."""
+        is_live: Callable[[], bool] = self.request.scope.get("state", {}).get("is_live", lambda: True)
+        return is_live()
+
+    @property
     def roles(self) -> frozenset[str]:
         return roles_of(self.request)
 

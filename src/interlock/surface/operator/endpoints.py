@@ -1,6 +1,6 @@
 """The table of every endpoint for operators, in the order in which paths are matched."""
 
-from interlock.surface.operator import access, agents, approvals, drivers, links, node, passkeys, secrets, tools
+from interlock.surface.operator import access, agents, approvals, drivers, links, login, node, passkeys, secrets, tools
 from interlock.surface.operator.endpoint import Endpoint
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -9,6 +9,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *secrets.ENDPOINTS,
     *tools.ENDPOINTS,
     *access.ENDPOINTS,
+    *login.ENDPOINTS,
     *drivers.ENDPOINTS,
     *agents.ENDPOINTS,
     *approvals.ENDPOINTS,

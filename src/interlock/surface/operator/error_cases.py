@@ -16,6 +16,7 @@ INVALID_BODY = ErrorCase("invalid_body", 400, "the body has another shape, or a 
 UNAUTHORISED = ErrorCase("unauthorised", 401, "no credential of an operator was shown")
 ROLE_REQUIRED = ErrorCase("role_required", 403, "the credential does not have the role that this takes")
 FOREIGN_PAGE = ErrorCase("bad_origin", 403, "another page's Origin or Sec-Fetch-Site")
+CSRF = ErrorCase("csrf", 403, "a browser's session sends X-Interlock-Csrf along with every change")
 MISDIRECTED = ErrorCase("bad_host", 421, "the Host is not this node's; see node.operator_url")
 BODY_TOO_LARGE = ErrorCase("body_too_large", 413, "the body is larger than 64 KiB")
 UNSUPPORTED_MEDIA_TYPE = ErrorCase("unsupported_media_type", 415, "the body is not application/json")
@@ -36,6 +37,8 @@ CLASSIFIED = ErrorCase("classified", 409, "it is known already what the tool doe
 CONFIRMATION_OVER = ErrorCase(
     "confirmation_used", 409, "used; or confirmation_expired, _denied, _void: it is decided or over"
 )
+LOGIN_OVER = ErrorCase("login_over", 404, "the login link was used, or is older than a minute")
+LOGIN_FROM_BROWSER = ErrorCase("login_from_browser", 403, "a browser's session makes no login links")
 NO_OAUTH = ErrorCase("no_oauth", 409, "the server is reached without OAuth")
 NO_PASSKEYS = ErrorCase("no_passkeys_here", 409, "browsers use no passkeys at this address")
 NOT_FOUND = ErrorCase("not_found", 404, "there is none of this name; details.nearest names what is like it")

@@ -12,6 +12,7 @@ import msgspec
 
 from interlock import __version__
 from interlock.operator_api.errors import ErrorAnswer
+from interlock.runtime.access.logins import COOKIE
 from interlock.surface.operator import error_cases
 from interlock.surface.operator.endpoint import Endpoint
 from interlock.surface.operator.endpoints import ENDPOINTS
@@ -72,6 +73,12 @@ def _document() -> JsonObject:
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer", "description": "A token of an operator: ilo_..."},
                 "password": {"type": "http", "scheme": "basic", "description": "The same token as the password."},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": COOKIE,
+                    "description": "A browser's session, from a login link; changes need X-Interlock-Csrf with it.",
+                },
             },
         },
     }
@@ -111,7 +118,8 @@ def _operation(endpoint: Endpoint, schemas: dict[Any, JsonObject]) -> JsonObject
 def _security(endpoint: Endpoint) -> list[JsonObject]:
     if endpoint.role == "anyone":
         return []
-    return [{"token": []}, {"password": []}] if endpoint.is_page else [{"token": []}]
+    ways: list[JsonObject] = [{"token": []}, {"session": []}]
+    return [*ways, {"password": []}] if endpoint.is_page else ways
 
 
 def _path_parameters(endpoint: Endpoint) -> Iterator[JsonObject]:
@@ -173,6 +181,8 @@ def _common_errors(endpoint: Endpoint) -> Iterator[ErrorCase]:
     if endpoint.method != "GET":
         yield error_cases.FOREIGN_PAGE
         yield error_cases.MISDIRECTED
+        if endpoint.role != "anyone":
+            yield error_cases.CSRF
     yield error_cases.INTERNAL
     yield error_cases.UNAVAILABLE
 

@@ -8,10 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from interlock.operator_api.errors import ErrorAnswer
+from interlock.runtime.access.logins import csrf_token, is_browser, maybe_cookie
 from interlock.runtime.base.operator_errors import JsonObject
 
 Shape = TypeVar("Shape")
 
+CSRF_HEADER = "x-interlock-csrf"
+CSRF_FIELD = "csrf"
 FORM = "application/x-www-form-urlencoded"
 BODY_BYTES_MAX = 64 * 1024  # a secret may be a key; a token's request stays below 1 KiB
 
@@ -71,12 +74,23 @@ async def form_body(request: Request, shape: type[Shape]) -> Shape:
     if "sec-fetch-site" not in request.headers and "origin" not in request.headers:
         raise RejectedRequest(403, "bad_origin", "a form is taken only from the operator endpoint's own page")
     try:
-        fields = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
-        return msgspec.convert({name: text for name, text in fields if text.strip()}, shape)
+        read = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
+        fields = {name: text for name, text in read if text.strip()}
+        csrf = fields.pop(CSRF_FIELD, "")
+        if csrf_of(request) not in (None, csrf):
+            raise RejectedRequest(403, "csrf", "the page that sent the form is not this session's; load it again")
+        return msgspec.convert(fields, shape)
     except msgspec.ValidationError as error:
         raise RejectedRequest(400, "invalid_body", str(error)) from None
     except ValueError:
         raise RejectedRequest(400, "invalid_body", "the form cannot be read") from None
+
+
+def csrf_of(request: Request) -> str | None:
+    """What a form of this browser's session must hold; None where no cookie was the credential."""
+    if not is_browser(request.scope.get("state", {}).get("principal", "")):
+        return None
+    return csrf_token(maybe_cookie(request.headers.get("host", ""), request.cookies) or "")
 
 
 def media_type(request: Request) -> str:

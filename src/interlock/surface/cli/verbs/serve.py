@@ -156,7 +156,7 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: b
 
     from rich.text import Text
 
-    from interlock.surface.cli.client_snippets import ways_to_connect
+    from interlock.surface.cli.client_snippets import open_command, ways_to_connect
     from interlock.surface.cli.render.tree import tree_lines
 
     out = invocation.out
@@ -168,7 +168,8 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: b
     config = invocation.config or next((str(path) for path in invocation.loaded.paths), None)
     data = invocation.data or os.environ.get("INTERLOCK_DATA")
     ways = ways_to_connect(status.node.mcp_url, config=config, data=data, needs_token=not anonymous)
-    for title, text in ways:
+    console_text = f"{status.node.operator_url}, logged in by: {open_command(config, data)}"
+    for title, text in [*ways, ("The console, in your browser", console_text)]:
         out.draw(Text(), Text(title, style="bold"))
         for line in text.splitlines():
             out.line(f"  {line}")
