@@ -8,6 +8,7 @@ trace ids. What httptools made of such a head is remembered, and a request behin
 """
 
 import asyncio
+from itertools import islice
 from typing import Any, ClassVar, Final, Protocol
 
 from interlock.net.http.body_buffer import BodyBuffer
@@ -19,7 +20,7 @@ from interlock.runtime.fronts.exchange import Exchange, Head
 from interlock.runtime.fronts.http_connection import HEADERS_TOO_LARGE, NO_HEAD, NO_ROOM, HttpConnection
 from interlock.runtime.fronts.trusted_proxies import TrustedProxies
 
-KNOWN_HEADS_MAX: Final = 4096
+KNOWN_HEADS_MAX: Final = 1024  # about 2.5 KB each; those of clients that have gone stay until others need the room
 HEARTBEAT_S: Final = 15.0  # a comment on quiet streams, so that proxies keep them and the dead are found
 OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
@@ -207,7 +208,8 @@ class McpProtocol(HttpConnection):
                 known[key] = head
             else:
                 if len(known) >= KNOWN_HEADS_MAX:
-                    known.clear()
+                    for oldest in list(islice(known, KNOWN_HEADS_MAX // 2)):
+                        del known[oldest]
                 known[key] = None
 
     # Upgrades
