@@ -231,6 +231,10 @@ def test_connection_close_is_obeyed_and_keep_alive_is_kept(node: RunningNode) ->
         answer = rude.send(call(TOOL, connection="close") + call(TOOL)).answer()
         assert (answer.status, answer.headers.get("connection")) == (200, "close")
         rude.assert_closed()
+    with Rude(node) as rude:  # also beside an upgrade that is not taken
+        answer = rude.send(call(TOOL, connection="close, Upgrade", upgrade="h2c") + call(TOOL)).answer()
+        assert (answer.status, answer.headers.get("connection")) == (200, "close")
+        rude.assert_closed()
     with Rude(node) as rude:
         for number in range(5):
             assert rude.send(call(TOOL, request_id=number)).answer().json["id"] == number

@@ -25,6 +25,8 @@ from tests.interaction.rude import (
 )
 from tests.servers.start import raw
 
+from interlock.runtime.fronts.connections import PEER_UNKNOWN_BYTES
+
 TOOL = "good__echo"
 
 
@@ -46,6 +48,20 @@ def test_half_sent_requests_by_the_hundred_delay_nobody(node: RunningNode) -> No
         for number, rude in enumerate(slow):  # and each is served once the rest has come
             rude.send(whole[10 + number :])
         assert {rude.answer().status for rude in slow} == {200}
+
+
+def test_unfinished_heads_are_bounded_and_take_no_room_from_bodies(node: RunningNode) -> None:
+    head = b"POST /mcp HTTP/1.1\r\nhost: x\r\nx-long: " + b"x" * 60_000
+    with contextlib.ExitStack() as open_connections:
+        slow = [open_connections.enter_context(Rude(node)).send(head) for _ in range(PEER_UNKNOWN_BYTES // len(head))]
+        assert_unharmed(node)
+        with Rude(node) as one_more:
+            assert one_more.send(head).answer().status == 503
+        whole = call(TOOL, {"a": "x" * 1_000_000})
+        with Rude(node) as rude:
+            rude.send(whole[:500_000])
+            assert rude.send(whole[500_000:]).answer().status == 200
+        assert len(slow) > 50
 
 
 def test_clients_that_do_not_read_delay_nobody(node: RunningNode) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from interlock.protocol.aql.safety.evaluation import Verdict, evaluate_call
 from interlock.protocol.aql.safety.policy import CompiledPolicy, Policy
-from interlock.runtime.safety.grants import CallableNames, plain_uri
+from interlock.runtime.safety.grants import CallableNames, CallNames, Grant, plain_uri
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,27 @@ def test_no_spelling_of_a_uri_gets_a_denied_resource_through(uri: str) -> None:
     policy = CompiledPolicy(Policy(deny=("file:///etc/*",)))
     every = CallableNames(cast(Any, None), lambda route: None, lambda route: {})
     call = cast(Any, SimpleNamespace(route=None, method="resources/read", target=uri))
-    assert evaluate_call(policy, every.of_call(call), 0).verdict is Verdict.STOP
+    assert evaluate_call(policy, every.of_call(call).all, 0).verdict is Verdict.STOP
 
 
 @pytest.mark.parametrize("uri", ["note", "mcpax://plant", "mcpax://plant/raw://text", "a://b/c?d=e"])
 def test_an_ordinary_uri_keeps_its_parts(uri: str) -> None:
     assert plain_uri(uri).replace("/", "") == uri.replace("/", "")
+
+
+def asked(number: int) -> Any:
+    return cast(Any, SimpleNamespace(client_id=b"%d" % number, started=0.0))
+
+
+def test_each_operation_of_a_batch_has_to_be_granted_once() -> None:
+    get, drop, tool = frozenset({"get_note", "one__get_note"}), frozenset({"drop_note"}), frozenset({"mcp_aql_read"})
+    grant = Grant(frozenset({"one__get_note"}))
+    assert not grant.may(asked(1), CallNames(tool, (get, drop)))
+    assert not grant.may(asked(1), CallNames(tool, (get, get)))
+    assert not grant.may(asked(1), CallNames(tool))
+    assert grant.may(asked(1), CallNames(tool, (get,)))
+    grant.use(asked(1), CallNames(tool, (get,)))
+    assert grant.may(asked(1), CallNames(tool, (get,))) and not grant.may(asked(2), CallNames(tool, (get,)))
+    both = Grant(frozenset({"get_note", "drop_note"}))
+    assert both.may(asked(3), CallNames(tool, (get, drop)))
+    assert Grant(tool).may(asked(4), CallNames(tool, (get, drop)))  # the tool itself was reported

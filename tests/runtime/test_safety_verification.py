@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec import Raw
 from tests.interaction.gate.held import ADA, anchor
 from tests.runtime.agents_here import ENFORCING, LOOK, Agent, AgentsHere, agents_here, failed
 from tests.runtime.parked import AheadClock
@@ -21,6 +22,7 @@ from interlock.protocol.approvals.digests import REVEAL, signed_digest
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsonrpc.messages import Notification
 from interlock.runtime.approvals.channels import DesktopChannel, Notice
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.safety import codes
@@ -88,6 +90,18 @@ async def test_a_blocked_agent_does_nothing_until_the_code_is_given(here: Agents
     assert (await failed(agent.verify(id, written))).code == "TOKEN_ALREADY_USED"
     assert "stopped" not in await agent.directive(LOOK)
     await agent.passes()
+
+
+async def test_nothing_of_a_blocked_agents_client_passes_beside_calls(here: AgentsHere) -> None:
+    await blocked(here, "client:n1")
+    inside = here.agent("client:n2")
+    await inside.start()
+    for who in ("client:n1", "client:n2", "client:n3"):
+        notified = Notification("notifications/com.example/did", Raw(b'{"by":"%b"}' % who.encode()))
+        here.node.fronts.modern.pass_on(here.caller(who), notified)
+    (passed,) = await here.audited("notifications/com.example/did")
+    assert "client:n3" in json.dumps(passed)
+    await inside.abort()
 
 
 @pytest.mark.req("AQL-8.8.2-6")

@@ -1,5 +1,7 @@
 """Is a stream that is taken up again kept for one connection at a time?"""
 
+from typing import NoReturn
+
 from interlock.runtime.fronts.exchange import Exchange, Head
 from interlock.runtime.fronts.stream_log import StreamLog, StreamLogs
 
@@ -35,6 +37,22 @@ def unread(log: StreamLog, known: int = 1) -> Transport:
     log.take_up(one, known)
     transport: Transport = one.protocol.transport
     return transport
+
+
+def test_a_session_that_ends_costs_no_look_at_the_streams_of_others() -> None:
+    class Unwalked(dict[int, StreamLog]):
+        def values(self) -> NoReturn:
+            raise AssertionError("the streams of all sessions were walked")
+
+    logs = StreamLogs()
+    mine, others = [logs.open("mine", exchange()) for _ in range(2)], logs.open("other", exchange())
+    for log in (*mine, others):
+        log.add(b"{}")
+    logs._logs = Unwalked(logs._logs)
+    logs.forget("mine")
+    logs.forget("mine")
+    assert [log.events for log in mine] == [[], []] and len(others.events) == 1
+    assert logs.maybe_after("mine", b"1-1") is None and logs.maybe_after("other", b"3-1") is not None
 
 
 def test_what_several_connections_ask_for_is_kept_for_the_last_alone() -> None:

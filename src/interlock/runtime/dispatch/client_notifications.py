@@ -1,8 +1,8 @@
 """Clients' notifications that no revision of MCP has: passed to the server they are meant for, where that is plain.
 
 They are no calls, so no check of the guard looks at them. Hence the rules here: only where one server can be meant (the
-client sees it alone, or it is the only one of the client's era), never from a client that may only read, only under
-names that no request has, at a bounded rate, and each on the record.
+client sees it alone, or it is the only one of the client's era), never from a client that may only read or whose agent
+the safety loop watches, only under names that no request has, at a bounded rate, and each on the record.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,12 @@ _PREFIX: Final = "notifications/"  # a name without it could be a request's, whi
 
 
 class ClientNotifications:
-    def __init__(self, view: Callable[[ViewKey], View], recorder: Recorder, clock: Clock) -> None:
+    def __init__(
+        self, view: Callable[[ViewKey], View], recorder: Recorder, clock: Clock, may_notify: Callable[[Caller], bool]
+    ) -> None:
+        """`may_notify`: what the safety loop says of a client."""
         self._view = view
+        self._may_notify = may_notify
         self._recorder = recorder
         self._clock = clock
         self._since = 0.0
@@ -33,6 +37,8 @@ class ClientNotifications:
     def pass_on(self, caller: Caller, notification: Notification) -> None:
         method = notification.method
         if not method.startswith(_PREFIX) or not is_vendor_method(method) or caller.principal.scope == "read":
+            return
+        if not self._may_notify(caller):
             return
         link = _maybe_meant(caller, self._view(caller.key))
         if link is None or self._is_too_much():

@@ -69,13 +69,11 @@ class HttpConnection(HttpToolsProtocol):
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self.app_state = {**self.app_state, "tls": tls.version(), "certificate": tls.getpeercert(True)}
-        if self.table.is_full():
+        if not self.table.enter(self, self.peer):
             self.refuse(TOO_MANY_CONNECTIONS)
-        else:
-            self.table.open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.table.open.discard(self)
+        self.table.leave(self, self.peer)
         exchange, self.exchange = self.exchange, None
         running, self.running = self.running, None
         self._release()
@@ -295,7 +293,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def _hold(self, count: int) -> None:
         if self._held is None:
-            self._held = self.table.hold(self.sender(self._head), count)
+            bound = self.table.unknown if self._in_head else self.table.bodies
+            self._held = bound.hold(self.sender(self._head), count)
             has_room = self._held is not None
         else:
             has_room = self._held.grow_to(count)
@@ -315,9 +314,11 @@ class HttpConnection(HttpToolsProtocol):
             self.refuse(BAD_REQUEST)
             return None
         lines = [b"%b %b HTTP/1.1" % (method, self.url)]
-        lines += [
-            b"%b: %b" % one for one in self.headers if one[0] not in (b"upgrade", b"connection", b"http2-settings")
-        ]
+        for name, value in self.headers:
+            if name == b"connection":  # "close" beside "upgrade" still holds
+                value = b", ".join(word for word in _words(value) if word.lower() not in _OF_UPGRADE)
+            if name not in _OF_UPGRADE:
+                lines.append(b"%b: %b" % (name, value))
         self.parser = httptools.HttpRequestParser(self)
         return b"\r\n".join(lines) + b"\r\n\r\n" + rest
 
@@ -370,10 +371,15 @@ def _disconnect(cycle: RequestResponseCycle) -> None:
     cycle.message_event.set()
 
 
+def _words(value: bytes) -> list[bytes]:
+    return [word.strip(b" \t") for word in value.split(b",")]
+
+
 def _size(headers: list[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) for name, value in headers)
 
 
+_OF_UPGRADE: Final = frozenset((b"upgrade", b"http2-settings"))
 _UNKEPT: Final = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
 BAD_REQUEST: Final = Refusal(400, "bad_request", "malformed HTTP request")
 TIMED_OUT: Final = Refusal(408, "request_timeout", "the request did not arrive in time")

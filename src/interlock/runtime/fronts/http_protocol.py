@@ -104,7 +104,7 @@ class McpProtocol(HttpConnection):
             self.exchange = exchange
             self.endpoint.serve(exchange)
             return
-        held = self.table.hold(self.sender(head), len(body))
+        held = self.table.bodies.hold(self.sender(head), len(body))
         if held is None:
             self.refuse(NO_ROOM)
         else:
@@ -232,7 +232,7 @@ class McpProtocol(HttpConnection):
         self._take_turn(self._answer_upgrade, None)
 
     def _answer_upgrade(self, _: None) -> None:
-        self.table.open.discard(self)
+        self.table.leave(self, self.peer)
         self.handle_websocket_upgrade()
 
     # Streams

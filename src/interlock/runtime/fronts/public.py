@@ -106,6 +106,7 @@ class PublicEndpoint:
             most=int(fd_limit.limit() * CONNECTIONS_SHARE),
             message_bytes=plan.limits.message_bytes,
             note_refusal=self.note_refusal,
+            is_shared=lambda peer: is_loopback(peer) or self.proxies.trusts(peer),
         )
         self.sse_streams: dict[str, SseStream] = {}
         self.bearers = bearers
@@ -188,7 +189,7 @@ class PublicEndpoint:
         if credential is None:
             self._turn_away(exchange, bearers.without)
             return
-        held = self.connections.hold(exchange.protocol.sender(exchange.head), len(exchange.body))
+        held = self.connections.unknown.hold(exchange.protocol.sender(exchange.head), len(exchange.body))
         if held is None:
             self._turn_away(exchange, _BUSY)
         else:

@@ -21,12 +21,14 @@ class StreamLogs:
 
     def __init__(self) -> None:
         self._logs: dict[int, StreamLog] = {}
+        self._of_session: dict[str, set[int]] = {}  # by number
         self._bytes = 0
         self._last = 0
 
     def open(self, session: str, output: Exchange) -> "StreamLog":
         self._last += 1
         log = self._logs[self._last] = StreamLog(self, session, self._last, output)
+        self._of_session.setdefault(session, set()).add(self._last)
         return log
 
     def maybe_after(self, session: str, event_id: bytes) -> "tuple[StreamLog, int] | None":
@@ -38,8 +40,8 @@ class StreamLogs:
         return (log, int(index)) if log is not None and log.session == session and int(index) > 0 else None
 
     def forget(self, session: str) -> None:
-        for log in [one for one in self._logs.values() if one.session == session]:
-            self._forget(log)
+        for number in list(self._of_session.get(session, ())):
+            self._forget(self._logs[number])
 
     def sweep(self, now: float) -> None:
         """Streams that have been over for a while are forgotten."""
@@ -61,6 +63,10 @@ class StreamLogs:
 
     def _forget(self, log: "StreamLog") -> None:
         del self._logs[log.number]
+        of_session = self._of_session[log.session]
+        of_session.discard(log.number)
+        if not of_session:
+            del self._of_session[log.session]
         self._bytes -= log.size
         log.events.clear()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from interlock.config.plan import Plan
+from interlock.protocol.net.address_scope import is_loopback
 from interlock.runtime.access.logins import maybe_browser
 from interlock.runtime.access.tokens import Operator, TokenRegistry, credential_of
 from interlock.runtime.base.refusal_log import Refusals
@@ -138,6 +139,7 @@ class Endpoints:
             most=OPERATOR_CONNECTIONS_MAX,
             message_bytes=OPERATOR_BODY_BYTES,
             note_refusal=self._note_refusal,
+            is_shared=is_loopback,
         )
 
         class OperatorProtocol(HttpConnection):

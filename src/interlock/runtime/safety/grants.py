@@ -6,7 +6,7 @@ and is matched by every name that a call goes by: alias, qualified, local, origi
 
 from collections.abc import Callable, Mapping
 from posixpath import normpath
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from msgspec import Raw
@@ -34,6 +34,17 @@ def identity_of(call: Call) -> CallIdentity:
     return call.client_id, call.started
 
 
+class CallNames(NamedTuple):
+    """Every name that one call goes by."""
+
+    of_tool: frozenset[str]
+    of_items: tuple[frozenset[str], ...] = ()  # of each operation in it: all have to be granted
+
+    @property
+    def all(self) -> frozenset[str]:
+        return self.of_tool.union(*self.of_items)
+
+
 class Grant:
     __slots__ = ("_used", "is_approved", "names")
 
@@ -43,14 +54,21 @@ class Grant:
         self.is_approved = is_approved
         self._used: set[CallIdentity] = set()
 
-    def may(self, call: Call, names: frozenset[str]) -> bool:
-        return identity_of(call) in self._used or not self.names.isdisjoint(names)
+    def may(self, call: Call, names: "CallNames") -> bool:
+        if identity_of(call) in self._used or not self.names.isdisjoint(names.of_tool):
+            return True
+        left = self.names
+        for item in names.of_items:
+            if left.isdisjoint(item):
+                return False
+            left -= item  # once each, also within one call
+        return bool(names.of_items)
 
-    def use(self, call: Call, names: frozenset[str]) -> None:
+    def use(self, call: Call, names: "CallNames") -> None:
         """For this call; the same call may be looked at again."""
         if identity_of(call) not in self._used:
             self._used.add(identity_of(call))
-            self.names -= names
+            self.names -= names.all
 
 
 class CallableNames:
@@ -89,26 +107,26 @@ class CallableNames:
         spelled = (route.qualified, route.alias, route.local, route.original, *((operation,) if operation else ()))
         return frozenset(normalise(name) for name in spelled)
 
-    def of_call(self, call: Call) -> frozenset[str]:
+    def of_call(self, call: Call) -> CallNames:
         if isinstance(call.route, Route):
-            return self.of_route(call.route) | self._of_lifted(call, call.route)
+            return CallNames(self.of_route(call.route), self._of_lifted(call, call.route))
         route = None
         if call.method == PROMPTS_GET:
             route = self._namespace().view(call.caller.key).find_prompt(call.target)
         if route is not None:
-            return self.of_route(route)
-        return frozenset((normalise(call.target), normalise(plain_uri(call.target))))
+            return CallNames(self.of_route(route))
+        return CallNames(frozenset((normalise(call.target), normalise(plain_uri(call.target)))))
 
-    def _of_lifted(self, call: Call, route: Route) -> frozenset[str]:
+    def _of_lifted(self, call: Call, route: Route) -> tuple[frozenset[str], ...]:
         """Behind the tool of an AQL server stand operations, and those are what is called, on whatever surface."""
         lifted = self._lifted(route)
         if not lifted:
-            return frozenset()
+            return ()
         arguments = decode_object(call.params.get("arguments", RAW_EMPTY)) or {}
         several = decode_array(arguments.get("operations", _NONE)) or ()
         items = [arguments, *(decode_object(item) or {} for item in several)]
         called = [name for item in items if (name := maybe_string(item.get("operation"))) is not None]
-        return frozenset(normalise(name) for each in called for name in (each, lifted.get(each, each)))
+        return tuple(frozenset(map(normalise, (each, lifted.get(each, each)))) for each in called)
 
     def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:
         """Of the names in a hint those that something can be called by; a URI may be that of a resource."""

@@ -14,10 +14,11 @@ from interlock.protocol.jsonrpc.errors import EXECUTION_REFUSED, Fault
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Caller
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.safety.agents import Block
 from interlock.runtime.safety.executions import LOCAL, Execution, Pause, maybe_owner
-from interlock.runtime.safety.grants import WATCHED, Grant
+from interlock.runtime.safety.grants import WATCHED, CallNames, Grant
 from interlock.runtime.safety.loop import SafetyLoop
 
 _WHY: Final = {
@@ -64,6 +65,17 @@ class Watch:
                     return self._maybe_stricter(execution, grant, call, names)
         return self._refuse(call, list(mine), principal)
 
+    def may_notify(self, caller: Caller) -> bool:
+        """Whether what a client says without calling anything may pass: no agent of its is blocked, waits for a person
+        or acts in an execution, where everything that acts is reported first."""
+        loop = self.loop
+        if not self.is_needed:
+            return True
+        owner, principal = maybe_owner(caller), caller.principal.name
+        if principal in loop.plan.require or (owner is not None and loop.executions.by_owner.get(owner)):
+            return False
+        return principal == LOCAL or not loop.blocks.of_principal(principal)
+
     def use(self, call: Call) -> None:
         """A call that a person released is about to leave."""
         if not self.loop.executions.by_owner:
@@ -76,10 +88,10 @@ class Watch:
                     grant.use(call, names)
                     return
 
-    def _maybe_stricter(self, execution: Execution, grant: Grant, call: Call, names: frozenset[str]) -> Fault | None:
+    def _maybe_stricter(self, execution: Execution, grant: Grant, call: Call, names: CallNames) -> Fault | None:
         """Stages 3 to 5 on what is really called; the stricter outcome counts."""
         if not grant.is_approved:
-            judged = evaluate_call(self.loop.policies.of(execution.agent), names, _danger(call))
+            judged = evaluate_call(self.loop.policies.of(execution.agent), names.all, _danger(call))
             if judged.verdict is not Verdict.CONTINUE:
                 # It counts from now on; the inbox hears of it as soon as the disk has it.
                 execution.grants.clear()
