@@ -364,7 +364,8 @@ class Connector:
             await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)
             if lost.done() and not (greeting.done() and greeting.exception() is None):
                 # Some servers end when asked in the tongue they do not speak: next time the other goes first.
-                self._first = Era.MODERN if remembered is Era.LEGACY else Era.LEGACY
+                first = remembered or self._connector_parts.manner.first
+                self._first = Era.MODERN if first is Era.LEGACY else Era.LEGACY
                 raise GreetingFailed(self._loss.reason)
             self._first = None
             return await greeting

@@ -58,6 +58,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 
     capabilities: Mapping[str, Any] = msgspec.field(default_factory=lambda: LEGACY_CAPABILITIES)
     versions: tuple[str, ...] = ()  # the only ones it may speak; empty: whichever we know
+    first: Era | None = None  # asked in this one first, where none is remembered
     patience_s: float | None = None  # for its start, its greeting and each list; None: what is usual for each
     either_transport: bool = False  # the other one of HTTP is tried when it refuses the one that is written
 
@@ -72,8 +73,8 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
         """The newest version for a handshake; None: there is to be none."""
         return next(filter(self.allows, reversed(LEGACY_VERSIONS)), None)
 
-    def order(self, first: Era | None) -> list[Era]:
-        order = [Era.LEGACY, Era.MODERN] if first is Era.LEGACY else [Era.MODERN, Era.LEGACY]
+    def order(self, remembered: Era | None) -> list[Era]:
+        order = [Era.LEGACY, Era.MODERN] if (remembered or self.first) is Era.LEGACY else [Era.MODERN, Era.LEGACY]
         speaks = {Era.LEGACY: self.offered is not None, Era.MODERN: any(map(self.allows, MODERN_VERSIONS))}
         return [era for era in order if speaks[era]]
 

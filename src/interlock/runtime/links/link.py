@@ -107,6 +107,7 @@ class Link:
         self.errors = 0
         self.latencies: deque[float] = deque(maxlen=LATENCIES_MAX)
         self.own: Own | None = None  # clients' own links to the same server, where they have such
+        self.own_of_legacy: Own | None = None  # the same, of legacy clients at a modern server that may speak their era
         self.shared: Link | None = None  # of a client's own link: the one that the catalog shows
         self._clock = clock
 

@@ -17,6 +17,8 @@ class Sharing(Protocol):
 
     def maybe_own(self, link: "ServerLink", facts: ServerFacts) -> Own | None: ...
 
+    def maybe_own_of_legacy(self, link: "ServerLink", facts: ServerFacts) -> Own | None: ...
+
     def on_asked(self, link: "ServerLink", method: str) -> Own | None: ...
 
 
@@ -58,6 +60,7 @@ class ServerLink(ConnectedLink):
     def greeted(self, facts: ServerFacts) -> None:
         if self._sharing is not None:
             self.own = self._sharing.maybe_own(self, facts)
+            self.own_of_legacy = self._sharing.maybe_own_of_legacy(self, facts)
         super().greeted(facts)
 
     def on_asked(self, method: str) -> None:

@@ -131,7 +131,7 @@ class LinkOperations:
             consent=keeper.holder is not None and keeper.holder.waits_for_consent,
             users=len(own) if link.own is not None and not link.own.is_whole else None,
             own=tuple(self._own_link(one) for one in own) if link.own is None or link.own.is_whole else (),
-            own_because=link.own.reason if link.own is not None else None,
+            own_because=next((one.reason for one in (link.own, link.own_of_legacy) if one is not None), None),
         )
 
     def _own_link(self, keeper: OwnKeeper) -> OwnLink:

@@ -74,6 +74,7 @@ class OwnLinks:
         self.asked: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
         self.reason: str | None = None
         self._asks = False
+        self._in_own_era = False  # only legacy sessions, in their era, of a server that may speak both
         self._keepers: dict[Key, OwnKeeper] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._ending = BackgroundTasks()
@@ -95,9 +96,17 @@ class OwnLinks:
     def links(self) -> list[ServerLink]:
         return [keeper.link for keeper in self._keepers.values()]
 
-    def serve(self, reason: str, *, asked: frozenset[str] | None = None, asks: bool = False) -> None:
-        """Who gets a link from now on, and why. `asks`: its server asks its clients."""
-        self.reason, self.asked, self._asks = reason, asked, asks
+    def serve(
+        self,
+        reason: str | None,
+        *,
+        asked: frozenset[str] | None = None,
+        asks: bool = False,
+        in_own_era: bool = False,
+    ) -> None:
+        """Who gets a link from now on, and why. `asks`: its server asks its clients. `in_own_era`: legacy sessions, in
+        their era, for as long as the server may speak both."""
+        self.reason, self.asked, self._asks, self._in_own_era = reason, asked, asks, in_own_era
 
     async def stop(self) -> None:
         if self._sweeper is not None:
@@ -142,7 +151,14 @@ class OwnLinks:
         key = self._maybe_key(client)
         if key is None:
             return self._shared
-        return await self._kept(key, client).open()
+        opened = await self._kept(key, client).open()
+        if self._in_own_era and isinstance(opened, ServerLink) and opened.is_connected:
+            if opened.modern:  # it speaks one era only
+                self.asked = frozenset()
+                self.end_session(client)
+                return self._shared
+            self.reason = "it speaks the era of legacy clients too"
+        return opened
 
     def _kept(self, key: Key, caller: Caller) -> OwnKeeper:
         """The keeper of a link, or of the first one of a principal where there is no room for another."""
@@ -199,9 +215,9 @@ class OwnLinks:
 
     def _own_parts(self, client: Caller | None) -> ConnectorParts:
         """A server is told what the one client of its link can do; for several clients, what any may."""
-        parts = msgspec.structs.replace(
-            self._connector_parts, eras=_ErasOf(self._connector_parts.eras, self._plan.segment)
-        )
+        is_in_own_era = client is not None and self._shared.modern  # if it speaks that too
+        eras = _UnknownEra() if is_in_own_era else _ErasOf(self._connector_parts.eras, self._plan.segment)
+        parts = msgspec.structs.replace(self._connector_parts, eras=eras)
         if client is None:
             return parts
         offered: Mapping[str, Any] = {
@@ -211,7 +227,8 @@ class OwnLinks:
         experimental.pop(EXTENSION, None)  # it concerns the names here, and the lists come over the shared link
         if experimental:
             offered = {**offered, "experimental": experimental}
-        return msgspec.structs.replace(parts, manner=Manner(capabilities=offered))
+        manner = Manner(capabilities=offered, first=Era.LEGACY if is_in_own_era else None)
+        return msgspec.structs.replace(parts, manner=manner)
 
     # Ending
 
@@ -277,3 +294,13 @@ class _ErasOf:
 
     def put(self, server: str, era: Era) -> None:
         self._eras.put(self._segment, era)
+
+
+class _UnknownEra:
+    """Nothing is remembered: what a server speaks on such a link says nothing about the shared one."""
+
+    def get(self, server: str) -> Era | None:
+        return None
+
+    def put(self, server: str, era: Era) -> None:
+        pass

@@ -3,12 +3,21 @@
 It begins shared. A 2026-07-28 server stays so: what it asks belongs to one request. A legacy server stops being shared
 for everybody where it is known to keep state, and for those clients that can be asked once it asks on a pipe on which
 nothing says whom it means. A question for roots counts where the operator lets the server hear of any.
+
+A 2026-07-28 server that is dialled may speak the older era too, as servers of the SDKs do, and some of its tools ask in
+mid-call, which only that era has. So legacy clients that can be asked get links of their own to it, in their era, if it
+turns out to speak it. A program that the node starts would have to run twice for that, and keep its state twice: there
+it takes `share = "session"`.
 """
 
 import logging
 
+from interlock.config.plan import Dial
+from interlock.protocol.jsonrpc.codec import decode_object
 from interlock.protocol.mcp.eras import Era
-from interlock.protocol.mcp.methods import ASKED_OF_CLIENT
+from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.protocol.mcp.methods import ASKED_OF_CLIENT, EXTENSION
+from interlock.protocol.mcp.tasks import offers_tasks
 from interlock.runtime.links.link import Own, ServerFacts
 from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.own_links.asking_memory import AskingMemory
@@ -39,6 +48,16 @@ class AutoSharing:
         if not asked:
             return None
         self._own.serve(f"it asks for {', '.join(sorted(asked))}", asked=asked, asks=True)
+        return self._own
+
+    def maybe_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> Own | None:
+        """Those of legacy clients, where it may speak both eras. A node below asks by itself; tasks have one era."""
+        if facts.era is not Era.MODERN or not isinstance(link.reach, Dial):
+            return None
+        extensions = decode_object(facts.capabilities.get("extensions", RAW_EMPTY)) or {}
+        if EXTENSION in extensions or offers_tasks(facts.capabilities, facts.era):
+            return None
+        self._own.serve(None, asked=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
         return self._own
 
     def on_asked(self, link: ServerLink, method: str) -> Own | None:
