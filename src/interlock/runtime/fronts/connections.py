@@ -1,9 +1,9 @@
 """The connections of one HTTP endpoint: how many there may be, and how much they may keep of requests under way.
 
 What a peer has sent of a request that is not complete, or that waits for its turn, is counted for the endpoint and for
-the peer. What senders sent whom nobody knows yet (heads, and requests whose credential is being verified) is counted
-apart from bodies whose heads were admitted: strangers take no room from clients. A request that comes whole in one
-piece is never counted: while some hold all they may, others' short calls are served.
+the peer. What unknown senders sent (heads, and requests whose credential is being verified) is counted apart from
+bodies whose heads were admitted: strangers take no room from clients. A request that comes whole in one piece is never
+counted: while some hold all they may, others' short calls are served.
 """
 
 from collections.abc import Callable
