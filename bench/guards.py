@@ -91,7 +91,7 @@ class _Echo:
         return None
 
 
-class _Nobody:
+class Nobody:
     """Of everything that hears of calls: no work that would be the same in all ways."""
 
     def __getattr__(self, name: str) -> Any:
@@ -109,15 +109,17 @@ class _Sink:
     def drop(self) -> None: ...
 
 
-class _Way:
+class Way:
+    """One way of a call: the dispatcher, who calls, and where the answer goes."""
+
     def __init__(self, dispatch: Dispatch, limits: Limits | None) -> None:
-        self._dispatch = dispatch
-        self._caller = Caller(Principal("local", budget=limits), Era.MODERN, "http", ViewKey())
+        self.dispatch = dispatch
+        self.caller = Caller(Principal("local", budget=limits), Era.MODERN, "http", ViewKey())
         self.sink = _Sink()
 
     def take_turn(self) -> float:
         """Microseconds of a call."""
-        dispatch, caller, sink = self._dispatch, self._caller, self.sink
+        dispatch, caller, sink = self.dispatch, self.caller, self.sink
         name, arguments = Raw(b'"server__echo"'), Raw(b'{"text":"hello"}')
         meta = msgspec.json.decode(META, type=dict[str, Raw])
         began = time.process_time_ns()
@@ -126,8 +128,8 @@ class _Way:
         return (time.process_time_ns() - began) / CALLS / 1000
 
 
-async def _way(kind: str) -> _Way:
-    clock, nobody = SystemClock(), _Nobody()
+async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
+    clock, nobody = SystemClock(), Nobody()
     plan = ServerPlan(segment="server", reach=Spawn(command=("true",)))
     offer = Offer(kind="leaf", scope=AuthScope.ADMIN)
     link = ServerLink(plan, nobody, clock, vendor_meta=True)
@@ -142,7 +144,7 @@ async def _way(kind: str) -> _Way:
     availability = AvailabilityCheck(node_plan.limits.calls_in_flight, {})
     guard = make_guard(route_check, availability, budgets, gate, gate, CurrentPlan(node_plan), AgentCheck(gate))
     catalog = Catalog(node_plan, lambda kinds: None, checks_for=guard.checks_for)
-    item = {"name": Raw(b'"echo"'), "inputSchema": Raw(b'{"type":"object"}')}
+    item = {"name": Raw(b'"echo"'), "inputSchema": Raw(schema)}
     item["annotations"] = Raw(b'{"readOnlyHint":true}')
     await catalog.stock(link, Listing(tools=Items(items=(("echo", item),), digest=b"x")))
     made = _Unguarded if kind == UNGUARDED else Dispatch
@@ -159,13 +161,13 @@ async def _way(kind: str) -> _Way:
         deciding=gate,
     )
     if kind != BUDGETED:
-        return _Way(dispatch, None)
+        return Way(dispatch, None)
     link.account = Account("subserver", PLENTY, clock.now())
-    return _Way(dispatch, PLENTY)
+    return Way(dispatch, PLENTY)
 
 
 async def _measure(turns: int) -> Guarding:
-    ways = {kind: await _way(kind) for kind in (UNGUARDED, GUARDED, BUDGETED)}
+    ways = {kind: await make_way(kind) for kind in (UNGUARDED, GUARDED, BUDGETED)}
     found = Guarding(turns={kind: [] for kind in ways})
     for kind, way in ways.items():
         way.take_turn()

@@ -122,7 +122,7 @@ NOTED_ON: dict[str, str] = {
     "output": "on_gone",
     "head": "caller decision",
     # what a client says of itself when it greets
-    "caller": "aql asker calls capabilities client front hop log_level modern_capabilities seen version view whole",
+    "caller": "asker calls capabilities client front hop log_level modern_capabilities seen version view whole",
     "session": "front knows_tree unchanging",
     "opened": "knows_tree surface",
     # an execution of an agent is one record, which the safety loop keeps current

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,21 @@ def test_documents_are_made_found_changed_and_outlive_the_program(tmp_path: Path
     again = Client(tmp_path / "documents.db", version)
     assert again.call("read", "get_document", document_id=made["id"])["data"]["metadata"]["author"] == "ada"
     again.end()
+
+
+def test_its_answers_may_go_into_a_file(tmp_path: Path) -> None:
+    """No event loop takes a file for a pipe."""
+    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n"
+    with (tmp_path / "out").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE
+        )
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write(asked)
+        process.stdin.flush()
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "out").stat().st_size and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        _, errors = process.communicate(timeout=20)
+    assert json.loads((tmp_path / "out").read_bytes())["id"] == 1
+    assert b"Traceback" not in errors and process.returncode == 0

@@ -30,6 +30,11 @@ def test_channels_with_what_they_need_are_taken_and_no_secret_is_shown(project: 
     assert shown["command"] == ["notify-team", "***", "***"]
     assert "s3cret" not in str(shown)
     assert "hush" not in str(shown)
+    mail = 'smtp_url = "smtps://me:${env:HOOK}@mail.example.com:465"\n'
+    mail += 'smtp_from = "me@x.example"\nsmtp_to = ["a@x.example"]\n'
+    plan = project.load(f'[approvals]\nchannels = ["smtp"]\n{mail}').plan
+    assert plan.approvals.smtp_url == "smtps://me:hush@mail.example.com:465"
+    assert effective(plan)["approvals"]["smtp_url"] == "smtps://***@mail.example.com:465"
 
 
 @pytest.mark.parametrize(
@@ -44,6 +49,12 @@ def test_channels_with_what_they_need_are_taken_and_no_secret_is_shown(project: 
         ('channels = ["webhook"]\nwebhook_url = "https://h.example/x"', "needs 'webhook_secret'"),
         ('channels = ["command"]', "needs 'command'"),
         ('channel = ["cli"]', "did you mean 'channels'"),
+        ('channels = ["smtp"]', "needs 'smtp_url'"),
+        ('smtp_url = "https://mail.example.com"', "smtp://HOST"),
+        ('smtp_url = "smtp://:25"', "smtp://HOST"),
+        ('smtp_url = "smtp://host:x"', "smtp://HOST"),
+        ('smtp_from = "nobody"', "a mail address"),
+        ('smtp_to = ["a@b, c@d"]', "a mail address"),
         ('webhook_url = "ftp://h.example"', "http:// or https://"),
     ],
 )

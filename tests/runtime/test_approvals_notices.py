@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from inboxes import Desk, Hands, desk_at
+from tests.runtime.mailbox import mailbox
 
 from interlock.config.plan import ApprovalsPlan
 from interlock.runtime.approvals import channels
@@ -24,6 +26,7 @@ from interlock.runtime.approvals.channels import (
     Notice,
     WebhookChannel,
 )
+from interlock.runtime.approvals.mail_channel import MailChannel
 from interlock.runtime.approvals.notifier import Notifier, make_channels
 
 SECRET = "hush-hush"
@@ -209,6 +212,23 @@ async def test_a_webhook_gets_the_notice_signed_and_a_changed_one_does_not_fit_i
     assert fields["v1"] != mac(body.replace(b"files", b"filez"))
 
 
+async def test_a_mail_brings_the_notice_and_a_server_that_refuses_it_is_named() -> None:
+    async with mailbox() as (box, url):
+        channel = MailChannel(url, "interlock@example.com", ["ops@example.com", "more@example.com"])
+        await channel.send(msgspec.structs.replace(NOTICE, tool="files.delete\r\nBcc: x@y", code="12345-67890"))
+        (mail,) = box.mails
+        assert box.receivers == ["<ops@example.com>", "<more@example.com>"]
+        assert mail["Subject"] == "Interlock: a decision waits" and mail["Bcc"] is None
+        text = mail.get_content()
+        assert NOTICE.url in text and "Code: 12345-67890" in text and NOTICE.requested_by in text
+        box.refuses = True
+        with pytest.raises(ChannelFailed, match="does not take it: RecipientsRefused") as failed:
+            await channel.send(msgspec.structs.replace(NOTICE, code="12345-67890"))
+        assert "12345" not in str(failed.value)
+    with pytest.raises(ChannelFailed, match="refused"):
+        await channel.send(NOTICE)
+
+
 @pytest.mark.parametrize("status", [302, 404, 500])
 async def test_a_webhook_that_does_not_take_it_is_a_failure_without_its_path(status: int) -> None:
     async with receiving(status) as (receiver, url):
@@ -258,9 +278,12 @@ async def test_a_machine_without_a_desktop_says_so(tmp_path: Path, monkeypatch: 
 def test_the_configuration_chooses_the_channels() -> None:
     assert make_channels(ApprovalsPlan(), Hands()) == {}
     plan = ApprovalsPlan(
-        channels=("cli", "os_dialog", "command", "webhook"),
+        channels=("cli", "os_dialog", "command", "webhook", "smtp"),
+        smtp_url="smtp://127.0.0.1:2525",
+        smtp_from="interlock@example.com",
+        smtp_to=("ops@example.com",),
         command=("x",),
         webhook_url="https://hooks.example.com/x",
         webhook_secret=SECRET,
     )
-    assert set(make_channels(plan, Hands())) == {"os_dialog", "command", "webhook"}
+    assert set(make_channels(plan, Hands())) == {"os_dialog", "command", "webhook", "smtp"}

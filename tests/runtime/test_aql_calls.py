@@ -14,6 +14,7 @@ from tests.runtime.still import Client, move, still
 from interlock.protocol.aql.errors import OperationFailed, permission_denied
 from interlock.protocol.aql.model import Category, Operation, Parameter
 from interlock.runtime.aql.native_operations import OperationContext
+from interlock.runtime.calls.caller import Principal
 
 ERAS = ["modern", "legacy"]
 
@@ -213,8 +214,10 @@ async def test_a_token_and_a_session_end_with_the_connection(tmp_path: Path) -> 
         other = (await again.introspect(query="operations"))["_protocol"]["session_id"]
         assert ids[0] == ids[1] != other and other.startswith("aqls_")
         assert code(await again.send("mcp_aql_delete", deleting(confirmation_token=token))) == "TOKEN_INVALID"
-        stateless = (await here.modern().introspect(query="operations"))["_protocol"]
-        assert "session_id" not in stateless
+        stateless = here.node.fronts.modern.caller(Principal("local"), "http", None, "auto")
+        index = here.node.calls.aql.index(stateless)
+        shown = here.node.calls.aql.protocol(here.node.calls.aql.endpoints("semantic"), stateless, index)
+        assert "session_id" not in shown
 
 
 @pytest.mark.req("AQL-X-13", "AQL-C.danger-4")
@@ -419,7 +422,7 @@ async def held(here: AqlPlace, client: Aql, leaf: Any) -> None:
     assert sent(leaf) == []
 
 
-@pytest.mark.req("AQL-C.map-13")
+@pytest.mark.req("AQL-C.map-13", "AQL-C.err-7")
 @still
 async def test_budgets_refuse_and_say_when_to_come_again(tmp_path: Path) -> None:
     budget = "budget = { max_calls_per_minute = 2, max_mutable_calls_per_session = 1 }"
@@ -434,7 +437,33 @@ async def test_budgets_refuse_and_say_when_to_come_again(tmp_path: Path) -> None
         assert (await client.send("mcp_aql", one("docs__list_users")))["success"]
         often = await client.send("mcp_aql", one("docs__list_users"))
         assert code(often) == "RATE_LIMIT_EXCEEDED"
-        assert often["error"]["details"]["retry_after_seconds"] > 0 and often["error"]["details"]["limit"] == 2
+        details = often["error"]["details"]
+        assert set(details) == {"limit", "remaining", "window", "resets_at", "retry_after_seconds"}
+        assert details["retry_after_seconds"] > 0 and details["limit"] == 2 and details["resets_at"].endswith("Z")
+
+
+@pytest.mark.req("AQL-C.err-7")
+@still
+async def test_a_quota_warns_from_eighty_percent_on_and_refuses_when_it_is_used_up(tmp_path: Path) -> None:
+    budget = "budget = { max_mutable_calls_per_session = 10 }"
+    async with place(tmp_path, f'{OPEN}[[access]]\nwho = ["local"]\n{budget}\n') as here:
+        await here.leaf()
+        client = here.modern("aql-single")
+        job = {"operation": "docs__run_job", "params": {"job": "j"}}
+        said = [await client.send("mcp_aql", job) for _ in range(11)]
+        warned = [number for number, one in enumerate(said, 1) if "warnings" in one]
+        assert warned == [8, 9, 10] and [one["success"] for one in said] == [True] * 10 + [False]
+        (warning,) = said[7]["warnings"]
+        assert (warning["code"], warning["message"]) == ("RATE_LIMIT_QUOTA_WARNING", "Approaching quota limit")
+        assert warning["details"] == {"metric": "max_mutable_calls_per_session", "current": 8, "warn_threshold": 8}
+        assert said[10]["error"]["code"] == "RATE_LIMIT_QUOTA_EXHAUSTED"
+        assert said[10]["error"]["details"] == {
+            "metric": "max_mutable_calls_per_session",
+            "current": 10,
+            "hard_stop_threshold": 10,
+            "resets_at": None,
+        }
+        assert "warnings" not in await client.send("mcp_aql", one("docs__list_users"))  # it changes nothing
 
 
 @pytest.mark.req("AQL-X-8")
@@ -539,6 +568,14 @@ async def test_fields_cut_what_a_read_returns(tmp_path: Path) -> None:
         assert await cut("standard") == {"id": 1, "userName": "ada", "note": None}
         for wrong in ("most", ["A"], ["a..b"], [5], {"a": 1}):
             assert await cut(wrong) in ("VALIDATION_INVALID_VALUE", "VALIDATION_INVALID_TYPE")
+        camel = await client.do("docs__list_users", {"fields": ["userName"]})
+        assert camel["error"]["details"]["did_you_mean"] == {"userName": "user_name"}
+        assert "did you mean 'user_name'?" in camel["error"]["message"]
+        for paths, missed in ((["nmae", "id"], ["nmae"]), (["settings.tone"], ["settings.tone"]), (["id"], [])):
+            warnings = (await client.do("docs__list_users", {"fields": paths})).get("warnings", [])
+            assert [one["details"]["unknown_fields"] for one in warnings] == ([missed] if missed else [])
+            for one in warnings:
+                assert one["details"]["valid_fields"] == ["big", "id", "note", "settings", "user_name"]
         data = {"items": [user, user], "pageInfo": {"hasNextPage": True}}
         assert await cut(["id"]) == {"items": [{"id": 1}, {"id": 1}], "pageInfo": {"hasNextPage": True}}
         unknown = await client.do("docs__run_it", {"fields": "full"}, "execute")

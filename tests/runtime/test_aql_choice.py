@@ -7,6 +7,9 @@ import pytest
 from tests.runtime.aql_place import OPEN, WRITES, AqlPlace, place, schema, sent, tool
 from tests.runtime.still import still
 
+from interlock.protocol.aql.envelope import Warn
+from interlock.runtime.calls.caller import Principal
+
 
 def sized(count: int) -> list[dict[str, Any]]:
     return [tool(f"get_{number}", description="x" * 380, inputSchema=schema()) for number in range(count)]
@@ -65,6 +68,7 @@ async def test_without_strict_mode_unknown_parameters_are_left_out_with_a_warnin
             client = here.modern()
             listed = await client.introspect(query="operations")
             details = await client.introspect(query="operations", name="docs__run_job")
+            del listed["_protocol"]["session_id"]
             shown.append((listed, details))
             said = await client.do("docs__run_job", {"job": "j", "pullNumber": 3, "bogus": 1}, "execute")
             assert said["success"] is (strict == "false")
@@ -89,3 +93,20 @@ async def test_nul_passes_only_where_an_operator_allows_it(tmp_path: Path) -> No
         assert sent(leaf) == [{"name": "any", "arguments": {"a": "x\x00y"}}]
         shown = await client.introspect("mcp_aql", query="operations", name="docs__any")
         assert "U+0000" in shown["operation"]["parameters"][0]["description"]
+
+
+@pytest.mark.req("AQL-2.3.3-4")
+@still
+async def test_a_warning_is_told_once_in_a_session_and_again_in_the_next(tmp_path: Path) -> None:
+    async with place(tmp_path, f"{OPEN}[aql]\nstrict_mode = false\n") as here:
+        await here.leaf()
+        for _ in range(2):
+            client = await here.legacy()
+            first = await client.do("docs__list_users", {"bogus": 1})
+            assert [one["code"] for one in first["warnings"]] == ["DEPRECATION_WARNING"]
+            assert "warnings" not in await client.do("docs__list_users", {"bogus": 1})
+            assert len((await client.do("docs__list_users", {"bogus": 1, "other": 2}))["warnings"]) == 1
+        stateless = here.node.fronts.modern.caller(Principal("local"), "http", None, "auto")
+        warning = (Warn(code="DEPRECATION_WARNING", message="x"),)
+        assert here.node.calls.aql.session_of(stateless) is None
+        assert [here.node.calls.aql.unsaid(stateless, warning) for _ in range(2)] == [warning, warning]

@@ -331,3 +331,26 @@ def test_a_search_over_twenty_thousand_operations_is_quick() -> None:
             found = index.search(query, 10)
             times.append(time.perf_counter() - begun)
         assert found and min(times) < 0.02, (query, times)  # 5 ms on an idle machine; four times that under load
+
+
+@still
+async def test_a_name_that_is_not_known_is_answered_with_those_that_may_be_meant(tmp_path: Path) -> None:
+    tools = [tool("list_users", inputSchema=schema()), tool("\u65e5\u672c", inputSchema=schema(), description="Looks.")]
+    async with place(tmp_path) as here:
+        await here.leaf(tools=tools)
+        client = here.modern()
+        (hashed,) = [
+            one["name"]
+            for one in (await client.introspect(query="operations"))["operations"]
+            if one["description"] == "Looks."
+        ]
+        for asked, meant in (("docs__list_usrs", "docs__list_users"), ("\u65e5\u672c", hashed)):
+            arguments = {"operation": "introspect", "params": {"query": "operations", "name": asked}}
+            result = await client.result("mcp_aql_read", arguments)
+            assert json.loads(result["content"][0]["text"]) == {"success": True, "data": {"operation": None}}
+            assert meant in result["content"][1]["text"] and asked in result["content"][1]["text"]
+            assert (await client.do(asked))["error"]["details"]["available"][0] == meant
+        found = await client.introspect(query="operations", search="\u65e5\u672c")
+        assert [one["name"] for one in found["operations"]] == [hashed]
+        nothing = {"operation": "introspect", "params": {"query": "operations", "name": "zzzz"}}
+        assert len((await client.result("mcp_aql_read", nothing))["content"]) == 1

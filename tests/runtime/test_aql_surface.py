@@ -431,6 +431,38 @@ async def test_a_failed_tool_is_a_failure_with_its_own_words(tmp_path: Path) -> 
         assert len(error["details"]["upstream_error"]) == 4096
 
 
+@still
+async def test_annotations_of_content_are_kept(tmp_path: Path) -> None:
+    noted = {"audience": ["user"], "priority": 1}
+    text = {"type": "text", "text": "words", "annotations": noted}
+    async with place(tmp_path) as here:
+        leaf = await here.leaf()
+        client = here.modern()
+        for result in ({"content": [text]}, {"content": [text], "structuredContent": {"a": 1}}):
+            leaf.answer = lambda params, result=result: result
+            said = await client.result("mcp_aql_read", {"operation": "docs__list_users"})
+            assert said["content"][0]["annotations"] == noted
+        leaf.answer = lambda params: {"content": [text, {"type": "text", "text": "more"}]}
+        listed = (await client.do("docs__list_users"))["data"]["content"]
+        assert listed == [text, {"type": "text", "text": "more"}]
+
+
+@still
+async def test_a_missing_field_of_an_object_leads_to_its_type(tmp_path: Path) -> None:
+    point = {"type": "object", "properties": {"x": {"type": "integer", "description": "How far"}}, "required": ["x"]}
+    given = schema(at=point, route={"type": "array", "items": point})
+    async with place(tmp_path) as here:
+        await here.leaf(tools=[tool("list_at", inputSchema=given)])
+        client = here.modern()
+        for params, where in (({"at": {}}, "at.x"), ({"route": [{"x": 1}, {}]}, "route.1.x")):
+            error = (await client.do("docs__list_at", params))["error"]
+            assert f"Missing required parameter '{where}'" in error["message"]
+            assert "Expected: integer (How far)" in error["message"]
+            asked = json.loads("{" + error["message"].partition("See {")[2])
+            shown = await client.introspect(**asked["params"])
+            assert [field["name"] for field in shown["type"]["fields"]] == ["x"]
+
+
 async def call_all(here: AqlPlace, names: list[str]) -> list[str]:
     client = here.modern("aql-single")
     return [code(await client.send("mcp_aql", {"operation": name})) for name in names]

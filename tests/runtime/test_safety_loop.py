@@ -202,7 +202,8 @@ async def test_an_execution_ends_once(here: AgentsHere) -> None:
     agent = here.agent("client:ends")
     await agent.start()
     done = await agent.complete(summary="weeded")
-    assert done["status"] == "completed" and set(done) == {"execution_id", "status", "started_at", "finished_at"}
+    assert (done["status"], done["result"]) == ("completed", {"summary": "weeded"})
+    assert set(done) == {"execution_id", "status", "started_at", "finished_at", "result"}
     for work in (agent.report(LOOK), agent.complete(), agent.abort()):
         refused = await failed(work)
         assert refused.code == "CONFLICT_INVALID_STATE" and refused.details is not None

@@ -1,18 +1,16 @@
 """The safety loop as clients meet it: on the AQL surfaces, on the flat one, alone; and every byte they get."""
 
-import asyncio
 import base64
 import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.protocol.aql_schemas import check_answer
+from tests.runtime.agent_lines import PLACED, Lines
 from tests.runtime.agents_here import LOOK, AgentsHere, agents_here
-from tests.runtime.parked import CAPABLE, META, SECONDS
 from tests.servers.start import raw
 
 from interlock.config.plan import SafetyPlan
@@ -23,76 +21,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RAW = f"[servers.raw]\ncommand = {json.dumps(raw('resources,prompts'))}\n"
 ON = '[gate]\nmode = "open"\n[safety]\nmode = "enforcing"\npreapproved = true\n'
-PLACED = {"execute_agent": "execute", "record_execution_step": "create", "complete_execution": "execute"}
-PLACED |= {"abort_execution": "execute", "confirm_operation": "execute", "verify_challenge": "create"}
-STAMP = {
-    META + "protocolVersion": "2026-07-28",
-    META + "clientInfo": {"name": "one", "version": "1"},
-    META + "clientCapabilities": CAPABLE,
-}
-
-
-class Lines:
-    """A client over lines, of either era, that keeps every byte it gets."""
-
-    def __init__(self, here: AgentsHere, surface: str) -> None:
-        self.received = b""
-        self._heard = here.heard
-        self._stamp: dict[str, Any] = {"_meta": STAMP}
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._front = here.node.fronts.lines.make(None, surface)
-        self._front.connect(cast(Any, self))
-
-    async def greet(self) -> "Lines":
-        self._stamp = {}
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-        self.greeting = (await self.request("initialize", params))["result"]
-        self._front.feed(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
-        return self
-
-    async def request(self, method: str, params: Any) -> Any:
-        id = len(self._waiting) + 1
-        waits = self._waiting[id] = asyncio.get_running_loop().create_future()
-        asked = {"jsonrpc": "2.0", "id": id, "method": method, "params": {**params, **self._stamp}}
-        self._front.feed(json.dumps(asked).encode() + b"\n")
-        async with asyncio.timeout(SECONDS):
-            return await waits
-
-    async def send(self, tool: str, arguments: Any) -> Any:
-        answer = await self.request("tools/call", {"name": tool, "arguments": arguments})
-        envelope = json.loads(answer["result"]["content"][0]["text"])
-        check_answer(envelope, arguments)
-        return envelope
-
-    async def do(self, operation: str, family: str | None = None, **params: Any) -> Any:
-        where = family or PLACED.get(operation, "read")
-        return await self.send(f"mcp_aql_{where}", {"operation": operation, "params": params})
-
-    async def step(self, hint: str = LOOK, **more: Any) -> Any:
-        answer = await self.do("record_execution_step", element_name="coder", nextActionHint=hint, **more)
-        return answer["data"]["autonomy"] if answer["success"] else answer["error"]
-
-    async def introspect(self, **params: Any) -> Any:
-        return (await self.do("introspect", **params))["data"]
-
-    def write(self, data: bytes) -> None:
-        self.received += data
-        self._heard.append(data.decode())
-        message = json.loads(data)
-        if "method" not in message and not self._waiting[message["id"]].done():
-            self._waiting[message["id"]].set_result(message)
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        pass
-
-    def leave(self) -> None:
-        self._front.end()
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -224,7 +152,7 @@ async def test_the_loop_alone_serves_seven_operations_and_judges_foreign_actions
     tools = [one["name"] for one in (await client.request("tools/list", {}))["result"]["tools"]]
     assert tools == ["mcp_aql_create", "mcp_aql_read", "mcp_aql_execute"]
     listed = (await client.introspect(query="operations"))["operations"]
-    assert {one["name"] for one in listed} == {"introspect", *PLACED} and len(listed) == 7
+    assert {one["name"] for one in listed} == {"introspect", *PLACED} - {"get_execution"} and len(listed) == 7
     assert (await client.do("plant__look"))["error"]["code"] == "NOT_FOUND_OPERATION"
     await client.do("execute_agent", element_name="coder")
     assert (await client.step("executing shell command: npm install express"))["continue"] is True

@@ -9,7 +9,7 @@ from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import Address
 from interlock.config.problems import quoted_word
 from interlock.config.references import expand
-from interlock.config.value_types import ValueType, read_text
+from interlock.config.value_types import Text, ValueType, read_text
 from interlock.protocol.net.address_scope import UNSPECIFIED_HOSTS, is_loopback
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Za-z:.%_-]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})", re.ASCII)
@@ -151,3 +151,21 @@ def _split(text: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts
+
+
+class MailServer(Text, frozen=True, kw_only=True):
+    """smtp:// or smtps://, with credentials where it asks for them."""
+
+    def read(self, value: object, at: At) -> str | WrongValue:
+        text = super().read(value, at)
+        if isinstance(text, WrongValue) or _is_mail_server(text):
+            return text
+        return at.wrong(f"{at.name} must be smtp://HOST or smtps://HOST, with USER:PASSWORD@ where it asks for them")
+
+
+def _is_mail_server(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("smtp", "smtps") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False

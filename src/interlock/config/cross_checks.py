@@ -97,7 +97,11 @@ def _anchors_apart(settings: Settings) -> None:
         seen.add(anchor.name)
 
 
-_CHANNEL_KEYS: Final = {"command": ("command",), "webhook": ("webhook_url", "webhook_secret")}
+_CHANNEL_KEYS: Final = {
+    "command": ("command",),
+    "webhook": ("webhook_url", "webhook_secret"),
+    "smtp": ("smtp_url", "smtp_from", "smtp_to"),
+}
 
 
 def _channels_can_be_reached(settings: Settings) -> None:

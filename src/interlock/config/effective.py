@@ -92,6 +92,10 @@ def _approvals(approvals: ApprovalsPlan) -> dict[str, Any]:
     if approvals.webhook_url is not None:
         parts = urlsplit(approvals.webhook_url)  # who knows the path of a webhook may often post to it
         made["webhook_url"] = f"{parts.scheme}://{parts.netloc}/{MASK}"
+    if approvals.smtp_url is not None:
+        parts = urlsplit(approvals.smtp_url)
+        login = f"{MASK}@" if parts.username else ""
+        made["smtp_url"] = f"{parts.scheme}://{login}{parts.netloc.rpartition('@')[2]}"
     return made | ({"webhook_secret": MASK} if approvals.webhook_secret is not None else {})
 
 

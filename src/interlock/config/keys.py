@@ -5,7 +5,7 @@ The loader, the JSON Schema and the hints of error messages are all made from it
 
 from typing import Final, get_args
 
-from interlock.config.addresses import Listen, Network, Origin, Url
+from interlock.config.addresses import Listen, MailServer, Network, Origin, Url
 from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, Passkey, PublicKey
 from interlock.config.aql_keys import AQL, SAFETY
 from interlock.config.drivers_keys import DRIVERS
@@ -50,6 +50,7 @@ from interlock.config.value_types import (
 from interlock.protocol.ax.transport_classes import PRIVATE_CLASS
 
 _GLOBS = Many(item=Text())
+_MAIL_ADDRESS = Text(pattern=r"[^@\s<>,]{1,64}@[^@\s<>,]{1,255}", what="a mail address, such as ops@example.com")
 
 
 TOP: Final = keys_by_name(
@@ -386,7 +387,7 @@ _APPROVALS = keys_of(
         kind=Many(item=Choice(values=get_args(Channel))),
         example=["cli", "os_dialog"],
         help="Where operators hear that something waits: the page, `interlock approvals --watch`,"
-        " a notification on this machine's desktop, a command, a webhook.",
+        " a notification on this machine's desktop, a command, a webhook, a mail.",
     ),
     Key(
         name="command",
@@ -405,6 +406,24 @@ _APPROVALS = keys_of(
         kind=TEXT,
         example="a-long-random-text",
         help="The key under which the receiver checks that it comes from here (HMAC-SHA256). ${env:NAME} is replaced.",
+    ),
+    Key(
+        name="smtp_url",
+        kind=MailServer(references=True),
+        example="smtps://interlock:${env:MAIL_PASSWORD}@mail.example.com",
+        help="For the channel smtp: the mail server. To another machine always over TLS. ${env:NAME} is replaced.",
+    ),
+    Key(
+        name="smtp_from",
+        kind=_MAIL_ADDRESS,
+        example="interlock@example.com",
+        help="For the channel smtp: who the mails are from.",
+    ),
+    Key(
+        name="smtp_to",
+        kind=Many(item=_MAIL_ADDRESS),
+        example=["ops@example.com"],
+        help="For the channel smtp: who they go to.",
     ),
 )
 

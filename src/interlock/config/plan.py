@@ -154,7 +154,7 @@ class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
     show_holder: bool = False  # clients are shown the id and the page of the node below that holds their call
 
 
-Channel = Literal["console", "cli", "os_dialog", "command", "webhook"]
+Channel = Literal["console", "cli", "os_dialog", "command", "webhook", "smtp"]
 
 
 class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +167,9 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     webhook_url: str | None = None
     webhook_secret: str | None = None  # never shown
+    smtp_url: str | None = None
+    smtp_from: str | None = None
+    smtp_to: tuple[str, ...] = ()
 
 
 Stage = Literal["outcome", "patterns", "risk", "tolerance"]

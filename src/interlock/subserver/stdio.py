@@ -9,6 +9,7 @@ from typing import cast
 
 from interlock.net.message_pipe import CUT, NORMAL, MessageSink
 from interlock.process.lines import LineSplitter, one_line
+from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
 
 
 async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
@@ -20,9 +21,15 @@ async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
     os.close(nothing)
     os.dup2(2, 1)
     pipe = StandardPipe(sink, max_bytes)
-    await loop.connect_read_pipe(lambda: _Reader(pipe), os.fdopen(reading, "rb", buffering=0))
-    transport, _ = await loop.connect_write_pipe(lambda: _Writer(pipe), os.fdopen(writing, "wb", buffering=0))
-    pipe.connect(transport)
+    if is_never_waited_for(writing):
+        pipe.connect(cast(asyncio.WriteTransport, FileOutput(writing)))
+    else:
+        transport, _ = await loop.connect_write_pipe(lambda: _Writer(pipe), os.fdopen(writing, "wb", buffering=0))
+        pipe.connect(transport)
+    if is_never_waited_for(reading):
+        pipe.read_file(FileInput(_Reader(pipe), reading))
+    else:
+        await loop.connect_read_pipe(lambda: _Reader(pipe), os.fdopen(reading, "rb", buffering=0))
     return pipe
 
 
@@ -37,10 +44,14 @@ class StandardPipe:
         self._writer: asyncio.WriteTransport | None = None
         self._full = False
         self._closed = False
+        self._file: FileInput | None = None  # where standard input is one
 
     def connect(self, writer: asyncio.WriteTransport) -> None:
         self._writer = writer
         writer.set_write_buffer_limits(high=self._max_bytes)
+
+    def read_file(self, file: FileInput) -> None:
+        self._file = file
 
     def send(self, message: bytes) -> bool:
         writer = self._writer
@@ -83,6 +94,8 @@ class StandardPipe:
         self._closed = True
         if self._reader is not None:
             self._reader.close()
+        if self._file is not None:
+            self._file.close()
         asyncio.get_running_loop().call_soon(self._sink.on_closed, code, reason)
 
 
@@ -95,6 +108,9 @@ class _Reader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._pipe._feed(data)
+
+    def eof_received(self) -> None:
+        self._pipe._end(CUT, "closed our standard input")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pipe._end(CUT, "closed our standard input")

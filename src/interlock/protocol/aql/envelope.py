@@ -114,13 +114,18 @@ def tool_result(
     is_structured: bool = True,
     blocks: Iterable[Raw] = (),
     meta: Raw | None = None,
+    annotations: Raw | None = None,
 ) -> bytes:
     """The MCP result: the envelope as text of content[0], and as structuredContent where the revision has it.
 
     `blocks`: content that cannot be JSON (images, audio, resources) and stands after it, as it came (C.map-11).
+    `annotations`: of the text that the data was made from.
     """
     text = _encode(envelope.decode())
-    parts = [b'{"resultType":"complete",' if is_modern else b"{", b'"content":[{"type":"text","text":', text, b"}"]
+    parts = [b'{"resultType":"complete",' if is_modern else b"{", b'"content":[{"type":"text","text":', text]
+    if annotations is not None:
+        parts += [b',"annotations":', bytes(annotations)]
+    parts.append(b"}")
     for block in blocks:
         parts += [b",", bytes(block)]
     parts.append(b"]")

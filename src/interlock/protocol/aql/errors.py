@@ -92,10 +92,20 @@ def help_with(operation: str) -> str:
     return f'See {{"operation":"introspect","params":{{"query":"operations","name":"{operation}"}}}}'
 
 
+def help_with_type(name: str) -> str:
+    """The introspect call that shows the fields of a type."""
+    return f'See {{"operation":"introspect","params":{{"query":"types","name":"{name}"}}}}'
+
+
 def missing_params(
-    operation: str, missing: Sequence[tuple[str, str, str]], unknown: Sequence[str] = (), suggestion: str = ""
+    operation: str,
+    missing: Sequence[tuple[str, str, str]],
+    unknown: Sequence[str] = (),
+    suggestion: str = "",
+    *,
+    of_type: str | None = None,
 ) -> Failure:
-    """All of them at once; each with its type and its description."""
+    """All of them at once; each with its type and its description. `of_type`: whose fields they are."""
     said = "; ".join(
         f"Missing required parameter '{one}' for operation '{operation}'. Expected: {of}{f' ({what})' if what else ''}"
         for one, of, what in missing
@@ -107,7 +117,8 @@ def missing_params(
     }
     if unknown:
         details["unknown_params"] = list(unknown)
-    return failure(Code.VALIDATION_MISSING_PARAM, f"{said}. {suggestion}{help_with(operation)}", details)
+    where = help_with(operation) if of_type is None else help_with_type(of_type)
+    return failure(Code.VALIDATION_MISSING_PARAM, f"{said}. {suggestion}{where}", details)
 
 
 def invalid_type(param: str, expected: str, actual: str, value: Any = msgspec.UNSET, *, hint: str = "") -> Failure:

@@ -14,6 +14,9 @@ from interlock.protocol.aql.tool_names import snake
 PRESETS: Final = ("minimal", "standard", "full")
 PATH: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*|_computed\.[a-z][a-z0-9_]*")
 PATHS_MAX: Final = 200
+PATH_CHARS_MAX: Final = 200
+FIELDS_SHOWN_MAX: Final = 30
+OBJECTS_READ_MAX: Final = 1000  # to say that a path names nothing
 _ITEMS: Final = frozenset({"items", "edges", "results"})
 _PAGING: Final = frozenset({"page_info", "pagination", "next_cursor", "total_count"})
 _ID_ENDS: Final = ("_id", "_key", "_name", "_path", "_number", "_slug", "_url", "_uri")
@@ -32,8 +35,47 @@ def read_selection(value: Any) -> Selection | Failure:
         return invalid_value("fields", "it must be minimal, standard, full or an array of paths")
     for path in value:
         if not isinstance(path, str) or PATH.fullmatch(path) is None:
-            return invalid_value("fields", f"{str(path)[:60]!r} is no path such as id or owner.login")
+            meant = _respelled(path) if isinstance(path, str) else None
+            hint = f"; did you mean '{meant}'?" if meant is not None else ""
+            details = {"did_you_mean": {path: meant}} if meant is not None else None
+            return invalid_value("fields", f"'{str(path)[:60]}' is no path such as id or owner.login{hint}", details)
     return tuple(tuple(path.split(".")) for path in value)
+
+
+def _respelled(path: str) -> str | None:
+    """The path in the form in which paths are written here: userName is user_name."""
+    meant = ".".join(snake(part) for part in path[:PATH_CHARS_MAX].split("."))
+    return meant if PATH.fullmatch(meant) is not None else None
+
+
+def unmatched(data: Any, selection: Selection) -> list[str]:
+    """The paths that name nothing in the data, where it is an object or objects."""
+    if isinstance(selection, str):
+        return []
+    objects = _objects(data)
+    return [".".join(path) for path in selection if objects and not any(_has(one, path) for one in objects)]
+
+
+def known_fields(data: Any) -> list[str]:
+    """The first members of the objects of the data, as paths name them."""
+    return sorted({snake(key) for one in _objects(data) for key in one})[:FIELDS_SHOWN_MAX]
+
+
+def _objects(data: Any) -> list[dict[str, Any]]:
+    if isinstance(data, dict):
+        items = [value for key, value in data.items() if key in _ITEMS and isinstance(value, list)]
+        return [one for several in items for one in _objects(several)] if items else [data]
+    return [one for one in data if isinstance(one, dict)][:OBJECTS_READ_MAX] if isinstance(data, list) else []
+
+
+def _has(value: Any, path: tuple[str, ...]) -> bool:
+    if not path:
+        return True
+    if isinstance(value, list):
+        return any(_has(item, path) for item in value[:OBJECTS_READ_MAX])
+    if not isinstance(value, dict):
+        return False
+    return any(snake(key) == path[0] and _has(inner, path[1:]) for key, inner in value.items())
 
 
 def select(data: Any, selection: Selection) -> Any:

@@ -99,10 +99,10 @@ def _read_batch(members: dict[str, Raw], text: bytes, limits: Limits) -> Batch |
     if items is None:
         return invalid('\'operations\' must be an array of {"operation":"NAME","params":{...}}')
     if not items:
-        return invalid("'operations' must have at least one item")
+        return invalid("'operations' must hold an item")
     if len(items) > limits.batch_operations:
         said = too_large("batch_operations", limits.batch_operations, len(items))
-        return Failure(said.code, f"{said.message}: a batch has at most {limits.batch_operations} operations")
+        return Failure(said.code, f"{said.message}: a batch has up to {limits.batch_operations} operations")
     if maybe_duplicate(members, text) is not None:
         return invalid("'operations' stands twice")
     for item in items:
@@ -119,7 +119,7 @@ def _read_members(members: dict[str, Raw], text: bytes) -> Request | Failure:
     if operation is None:
         return invalid_type("operation", "string", raw_type(name), hint=SHAPE)
     if not operation or len(operation) > NAME_CHARS_MAX:
-        why = f"it must be the name of an operation, at most {NAME_CHARS_MAX} characters. {SHAPE}"
+        why = f"it must be the name of an operation, of up to {NAME_CHARS_MAX} characters. {SHAPE}"
         said = invalid_value("operation", why)
         return failure(Code.VALIDATION_INVALID_TYPE, said.message, said.details)
     doubled = maybe_duplicate(members, text)
@@ -132,7 +132,7 @@ def _read_members(members: dict[str, Raw], text: bytes) -> Request | Failure:
         found = decode_object(raw) if bytes(raw)[:1] == b"{" else None
         if found is None:
             actual = raw_type(raw)
-            hint = "Send an object, not a text that holds one" if actual == "string" else SHAPE
+            hint = "Send an object, not JSON inside a text" if actual == "string" else SHAPE
             return invalid_type("params", "object", actual, hint=hint)
         params = found
         doubled = maybe_duplicate(params, bytes(raw), "params")
@@ -170,14 +170,6 @@ def _take_underscored(request: Request, members: dict[str, Raw]) -> None:
             request.meta = members[key]
 
 
-def _is_whole(members: dict[str, Raw], text: bytes) -> bool:
-    """Whether the members, their quotes, colons, commas and braces are all there is, apart from blanks."""
-    left = len(text.translate(None, _BLANKS)) - 2 * len(members) - 1
-    for key, value in members.items():
-        left -= len(key.encode().translate(None, _BLANKS)) + len(bytes(value).translate(None, _BLANKS)) + 2
-    return left == 0
-
-
 def _missing_operation(members: dict[str, Raw]) -> Failure:
     message = f"Missing required parameter 'operation'. Expected: string (the operation to call). {SHAPE}"
     if "tool" in members or "name" in members:
@@ -186,13 +178,19 @@ def _missing_operation(members: dict[str, Raw]) -> Failure:
 
 
 def maybe_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> Failure | None:
-    """A key that stands twice: readers differ in which one they take. Compact texts are passed by their length."""
-    if text.isascii():
-        size = 1
-        for key, value in members.items():
-            size += len(key) + len(value) + 4
-        if size == len(text) or _is_whole(members, text):
-            return None
+    """A key that stands twice: readers differ in which one they take.
+
+    Nearly all texts are passed by their length: the members, their quotes, colons, commas and braces are all there is,
+    apart from blanks.
+    """
+    if not members:
+        return None
+    inside = b"".join(("".join(members).encode(), *members.values()))
+    around = 4 * len(members) + 1
+    if len(text) == len(inside) + around:
+        return None
+    if len(text.translate(None, _BLANKS)) == len(inside.translate(None, _BLANKS)) + around:
+        return None
     doubled: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:

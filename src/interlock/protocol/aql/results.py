@@ -77,7 +77,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Raw, ...] = ()  # content that stays content
     meta: Raw | None = None
     passes: bool = False
-    envelope: bytes | None = None  # of a tool that speaks MCP-AQL itself
+    annotations: Raw | None = None  # of the text that became the data
 
 
 _decode_result: Final = msgspec.json.Decoder(_Result).decode
@@ -94,9 +94,19 @@ def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str =
     if found.is_error:
         return Read(failure=_tool_failure(found, tool, operation, danger), meta=meta)
     if found.structured is not msgspec.UNSET:
-        blocks = _others(found.content) if b'"type"' in bytes(found.content) else ()
-        return Read(data=found.structured, blocks=blocks, meta=meta)
+        content = bytes(found.content)
+        blocks = _others(found.content) if b'"type"' in content else ()
+        said = _first_annotations(found.content) if content.find(b'"annotations"') >= 0 else None
+        return Read(data=found.structured, blocks=blocks, meta=meta, annotations=said)
     return _content(found, meta)
+
+
+def _first_annotations(content: Raw) -> Raw | None:
+    """Of the first block, where that is text."""
+    for raw in decode_array(content) or ():
+        block = decode_object(raw) or {}
+        return block.get("annotations") if maybe_string(block.get("type")) == "text" else None
+    return None
 
 
 def _content(found: _Result, meta: Raw | None) -> Read:
@@ -104,7 +114,8 @@ def _content(found: _Result, meta: Raw | None) -> Read:
     if len(blocks) == 1:
         block = decode_object(blocks[0]) or {}
         if maybe_string(block.get("type")) == "text":
-            return Read(data=_text_data(maybe_string(block.get("text")) or ""), meta=meta)
+            text = maybe_string(block.get("text")) or ""
+            return Read(data=_text_data(text), meta=meta, annotations=block.get("annotations"))
     if not blocks:
         return Read(data=None, meta=meta)
     listed: list[dict[str, Any]] = []
@@ -113,7 +124,8 @@ def _content(found: _Result, meta: Raw | None) -> Read:
         block = decode_object(raw) or {}
         kind = maybe_string(block.get("type")) or "unknown"
         if kind == "text":
-            listed.append({"type": "text", "text": maybe_string(block.get("text")) or ""})
+            noted = {"annotations": block["annotations"]} if "annotations" in block else {}
+            listed.append({"type": "text", "text": maybe_string(block.get("text")) or "", **noted})
             continue
         kept.append(raw)
         said: dict[str, Any] = {"type": kind}
@@ -269,7 +281,7 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
         return permission_denied(said, **{key: data[key] for key in _TOLD if key in data})
     if number in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
         return internal_error(
-            "the tool asks for input that this client cannot give here; in a batch, call it alone",
+            "the tool asks for input, which this client cannot give here; in a batch, call it alone",
             reason="interaction_required",
         )
     if number in (TOOL_DEGRADED, CALL_TIMEOUT):

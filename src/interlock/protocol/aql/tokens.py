@@ -102,7 +102,7 @@ class ConfirmationTokens:
             code, said = Code.TOKEN_ALREADY_USED, "Confirmation token has already been used"
             details["consumed_at"] = rfc3339(found.used_at)
         elif found.operation != operation or found.digest != digest:
-            code, said = Code.TOKEN_SCOPE_MISMATCH, "Confirmation token scope mismatch"
+            code, said = Code.TOKEN_SCOPE_MISMATCH, _scope_mismatch(found.operation, operation)
             details |= {"token_operation": found.operation, "requested_operation": operation}
         if code is not None:
             self._note(owner, principal, operation, token, "TOKEN_REJECTED", code.value)
@@ -131,6 +131,12 @@ class ConfirmationTokens:
     ) -> None:
         named = hashlib.sha256(token.encode()).hexdigest()[:16]
         self._tell(TokenNote(event, owner, principal, operation, named, reason))
+
+
+def _scope_mismatch(issued_for: str, operation: str) -> str:
+    what = f"operation '{issued_for}'" if issued_for != operation else "other parameters"
+    how = f"It was issued for {what}; send this call without a token to get one for it"
+    return f"Confirmation token scope mismatch. {how}"
 
 
 def rfc3339(wall: float) -> str:

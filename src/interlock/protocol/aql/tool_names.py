@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 _BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -45,11 +45,3 @@ def parameter_names(originals: Sequence[str]) -> list[str]:
 def type_name(*parts: str) -> str:
     """A type's name from an operation's and its parameters': fs__read_file, options -> FsReadFileOptions."""
     return "".join(word[:1].upper() + word[1:] for part in parts for word in snake(part).split("_") if word) or "Type"
-
-
-def settle_operation_names(qualified: Iterable[str], taken: frozenset[str]) -> dict[str, str]:
-    """Qualified name -> operation name. Where several tools give one name, or it is taken, all of them are suffixed and
-    the bare name names none: a newcomer must not capture calls meant for another server (C.map-2)."""
-    plain = {name: operation_name(name) for name in qualified}
-    counts = Counter(plain.values())
-    return {name: suffixed(made, name) if counts[made] > 1 or made in taken else made for name, made in plain.items()}

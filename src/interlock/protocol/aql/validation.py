@@ -194,7 +194,10 @@ def _failure(error: Any, operation: Operation) -> tuple[bool, Failure]:
             return True, invalid_type(name, " | ".join(kind.types), actual, value)
         case "required":
             inner = f"{name}.{kind.property}" if path else str(kind.property)
-            return True, missing_params(operation.name, [(inner, "any", "")])
+            declared = _type_of(path, operation)
+            field = next((one for one in declared.fields if one.sent_as == kind.property), None) if declared else None
+            one = (inner, "any", "") if field is None else (inner, field.type, field.description)
+            return True, missing_params(operation.name, [one], of_type=declared.name if declared else None)
         case "additionalProperties" | "unevaluatedProperties":
             unknown = [f"{name}.{each}" if path else str(each) for each in sorted(kind.value)[:10]]
             return False, unknown_fields(operation.name, unknown, [])
@@ -223,6 +226,29 @@ def _shown_path(path: list[str], operation: Operation) -> tuple[str, Parameter |
         if field.sent_as == path[0]:
             return ".".join(("input", field.name, *path[1:])), field
     return ".".join(path), None
+
+
+def _type_of(path: list[str], operation: Operation) -> TypeDeclaration | None:
+    """The declared type of the object that a path leads to."""
+    types = {declared.name: declared for declared in operation.types}
+    fields: tuple[Parameter, ...] = operation.parameters
+    found: TypeDeclaration | None = None
+    for step in path:
+        if step.isdigit() and found is not None:
+            continue
+        field = next((one for one in fields if one.sent_as == step and not one.of_gateway), None)
+        if field is None and found is None and operation.input_type is not None:
+            field = next((one for one in operation.input_type.fields if one.sent_as == step), None)
+        named = None if field is None else next((types[one] for one in _type_names(field) if one in types), None)
+        if named is None:
+            return None
+        found, fields = named, named.fields
+    return found
+
+
+def _type_names(field: Parameter) -> list[str]:
+    items = field.items.get("type") if field.items is not None else None
+    return [*field.type.split(" | "), *([items] if isinstance(items, str) else [])]
 
 
 def _unsafe_integer(value: Any, operation: Operation) -> Failure | None:

@@ -142,4 +142,8 @@ def make_channels(plan: ApprovalsPlan, clock: Clock) -> dict[str, Channel]:
         made["command"] = CommandChannel(plan.command)
     if "webhook" in plan.channels and plan.webhook_url is not None and plan.webhook_secret is not None:
         made["webhook"] = WebhookChannel(plan.webhook_url, plan.webhook_secret, clock)
+    if "smtp" in plan.channels and plan.smtp_url is not None and plan.smtp_from is not None:
+        from interlock.runtime.approvals.mail_channel import MailChannel  # only where mail is sent
+
+        made["smtp"] = MailChannel(plan.smtp_url, plan.smtp_from, plan.smtp_to)
     return made

@@ -4,15 +4,18 @@ One per node. Holds what all AQL surfaces share: native operations, names, entri
 """
 
 import logging
-import secrets
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec import Raw
+
 from interlock.config.plan import Plan
+from interlock.protocol.aql.envelope import Warn
 from interlock.protocol.aql.families import LOOP_PROFILE, PROFILES, Endpoints, Mode, Profile, custom_profile
 from interlock.protocol.aql.model import RESERVED, SPEC_VERSION, Operation, TypeDeclaration
 from interlock.protocol.aql.protocol_types import protocol_types
+from interlock.protocol.jsonrpc.codec import maybe_string
 from interlock.runtime.aql.lifted_servers import LiftedServers
 from interlock.runtime.aql.loop_operations import TYPES, LoopOperations
 from interlock.runtime.aql.native_operations import NativeOperations
@@ -25,11 +28,15 @@ from interlock.runtime.calls.caller import Caller, ViewKey
 from interlock.runtime.catalog.catalog import Catalog, Namespace
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.safety.executions import STDIO
 
 log = logging.getLogger("interlock.aql")
 
 INDEXES_MAX: Final = 64
 ENTRIES_SPARE: Final = 1000
+WARNED_MAX: Final = 1000  # of one session; beyond, warnings are repeated
+LABEL_META: Final = "dev.interlock/aql-label"
+LABEL_CHARS_MAX: Final = 100
 
 
 class AqlAdapter:
@@ -187,24 +194,40 @@ class AqlAdapter:
 
     # Sessions
 
-    def session_of(self, caller: Caller) -> str | None:
-        """The id of a client that has a session; made when it first needs one (2.3.5). None over stateless HTTP."""
-        if caller.calls is None:
-            return None
-        if caller.aql is None:
-            caller.aql = f"aqls_{uuid.uuid4()}"
+    def session_of(self, caller: Caller, meta: Mapping[str, Raw] | None = None) -> str | None:
+        """The id of a client that has a session; made when it first needs one (2.3.5). None over stateless HTTP.
+
+        `meta`: of its request, which may hold a label for the audit log.
+        """
+        if caller.aql is None and (caller.calls is not None or caller.via == STDIO):
+            caller.begin_aql_session(f"aqls_{uuid.uuid4()}")
+            label = maybe_string((meta or {}).get(LABEL_META))
+            self._note_session(caller, "began" if label is None else f"began, labelled {label[:LABEL_CHARS_MAX]}")
         return caller.aql
 
     def owner(self, caller: Caller) -> str:
         """What tokens are bound to: the session, or the principal where there is none."""
         return self.session_of(caller) or f"principal:{caller.principal.name}"
 
-    def end_session(self, caller: Caller) -> None:
+    def end_session(self, caller: Caller, reason: str, *, is_graceful: bool) -> None:
+        """Nothing that belongs to it is left (2.3.3)."""
         if caller.aql is not None:
             self.tokens.end(caller.aql)
+            self._note_session(caller, f"{'graceful' if is_graceful else 'abrupt'}: {reason}")
 
-    def reference(self) -> str:
-        return secrets.token_hex(6)
+    def _note_session(self, caller: Caller, said: str) -> None:
+        who, id = caller.principal.name, caller.aql or ""
+        self.recorder.add((self.clock.wall(), who, caller.via, "aql/session", id, None, "admitted", "ok", 0.0, said))
+
+    def unsaid(self, caller: Caller, warnings: tuple[Warn, ...]) -> tuple[Warn, ...]:
+        """Those that the session was not told yet; without a session all of them (2.3.3)."""
+        if caller.aql is None:
+            return warnings
+        said = caller.warned
+        fresh = tuple(one for one in warnings if (one.code, one.message) not in said)
+        if len(said) < WARNED_MAX:
+            said.update((one.code, one.message) for one in fresh)
+        return fresh
 
 
 class LoopAdapter(AqlAdapter):

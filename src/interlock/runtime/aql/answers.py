@@ -1,5 +1,7 @@
 """From the answer of a call to the envelope its client gets. Sits between the call and the client's own sink."""
 
+import logging
+import secrets
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -8,7 +10,7 @@ from msgspec import Raw
 
 from interlock.protocol.aql.envelope import Warn, failed, success, tool_result
 from interlock.protocol.aql.errors import Failure, internal_error, too_large
-from interlock.protocol.aql.field_selection import Selection, select
+from interlock.protocol.aql.field_selection import Selection, known_fields, select, unmatched
 from interlock.protocol.aql.model import Category
 from interlock.protocol.aql.results import Read, maybe_envelope_data, read_error, read_result
 from interlock.protocol.jsonrpc.codec import decode_value, encode_result, encode_value
@@ -16,6 +18,9 @@ from interlock.protocol.mcp.eras import MODERN
 from interlock.runtime.aql.operation_index import Entry
 from interlock.runtime.calls.caller import Caller, Sink
 
+log = logging.getLogger("interlock.aql")
+
+FIELDS_NAMED_MAX: Final = 20
 SESSION_META: Final = "dev.interlock/aql-session"
 STRUCTURED_SINCE: Final = "2025-06-18"
 
@@ -36,6 +41,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[Raw, ...] = ()
     meta: Raw | None = None
     warnings: tuple[Warn, ...] = ()
+    annotations: Raw | None = None
     message: bytes | None = None
     status: int = 200
 
@@ -47,10 +53,29 @@ class Acknowledging(Protocol):
     failure: Failure | None
 
 
+class Help(Protocol):
+    """What a surface adds to the answers of the way and of budgets."""
+
+    @property
+    def has_quotas(self) -> bool: ...
+
+    def quota_warnings(self, caller: Caller, entry: Entry) -> tuple[Warn, ...]: ...
+
+    def complete(self, failure: Failure) -> Failure:
+        """With what the client can do about it on this surface."""
+
+
+def unexpected(what: str) -> Failure:
+    """A fault of the node itself: the log has the trace, under the reference that the client gets."""
+    ref = secrets.token_hex(6)
+    log.exception("%s cannot be served, reference %s", what, ref)
+    return internal_error("something went wrong here", ref=ref)
+
+
 class OperationSink:
     """The Sink of the call that an operation became."""
 
-    __slots__ = ("_ack", "_deliver", "_entry", "_selection", "_sink", "_warnings")
+    __slots__ = ("_ack", "_caller", "_deliver", "_entry", "_help", "_selection", "_sink", "_warnings")
 
     def __init__(
         self,
@@ -59,10 +84,14 @@ class OperationSink:
         entry: Entry,
         selection: Selection | None,
         *,
+        caller: Caller,
+        help: Help,
         ack: Acknowledging | None = None,
         warnings: tuple[Warn, ...] = (),
     ) -> None:
         """`ack`: whose failure, where it has one, is the answer."""
+        self._caller = caller
+        self._help = help
         self._sink = sink
         self._deliver = deliver
         self._entry = entry
@@ -77,7 +106,11 @@ class OperationSink:
         self._sink.drop()
 
     def answer(self, message: bytes, status: int = 200) -> None:
-        self._deliver(self._read(message, status))
+        try:
+            answered = self._read(message, status)
+        except Exception:
+            answered = Answered(failure=unexpected(f"the answer of {self._entry.name}"))
+        self._deliver(answered)
 
     def _read(self, message: bytes, status: int) -> Answered:
         if self._ack is not None and self._ack.failure is not None:
@@ -86,7 +119,8 @@ class OperationSink:
         tool = entry.route.qualified if entry.route is not None else entry.name
         found = _decode(message)
         if found.error is not msgspec.UNSET:
-            return Answered(failure=read_error(found.error, tool=tool, operation=entry.name))
+            failure = read_error(found.error, tool=tool, operation=entry.name)
+            return Answered(failure=self._help.complete(failure))
         if found.result is msgspec.UNSET:
             return Answered(failure=internal_error("the answer cannot be read"))
         read = read_result(found.result, tool=tool, operation=entry.name, danger=entry.danger_word)
@@ -97,10 +131,31 @@ class OperationSink:
         return self._selected(read)
 
     def _selected(self, read: Read) -> Answered:
-        data = read.data
+        data, warnings = read.data, self._warnings
         if self._selection is not None and read.failure is None and self._selection != "full":
-            data = select(decode_value(data) if isinstance(data, Raw) else data, self._selection)
-        return Answered(data=data, failure=read.failure, blocks=read.blocks, meta=read.meta, warnings=self._warnings)
+            whole = decode_value(data) if isinstance(data, Raw) else data
+            data = select(whole, self._selection)
+            if missed := unmatched(whole, self._selection):
+                warnings = (*warnings, _unmatched_warning(missed, known_fields(whole)))
+        if self._help.has_quotas and read.failure is None:
+            warnings = (*warnings, *self._help.quota_warnings(self._caller, self._entry))
+        return Answered(
+            data=data,
+            failure=read.failure,
+            blocks=read.blocks,
+            meta=read.meta,
+            warnings=warnings,
+            annotations=read.annotations,
+        )
+
+
+def _unmatched_warning(missed: list[str], known: list[str]) -> Warn:
+    return Warn(
+        code="VALIDATION_TRUNCATED_WARNING",
+        message=f"fields names nothing in the data: {', '.join(missed[:FIELDS_NAMED_MAX])}",
+        details={"unknown_fields": missed[:FIELDS_NAMED_MAX], "valid_fields": known},
+        severity="medium",
+    )
 
 
 class Delivery:
@@ -165,6 +220,7 @@ class Delivery:
             is_structured=caller.era is MODERN or caller.version >= STRUCTURED_SINCE,
             blocks=blocks,
             meta=meta,
+            annotations=answered.annotations,
         )
 
     def _session_meta(self, meta: Raw | None) -> Raw | None:

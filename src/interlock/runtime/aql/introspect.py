@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from msgspec import Raw
+
 from interlock.protocol.aql.errors import Failure
 from interlock.protocol.aql.families import Endpoints
 from interlock.protocol.aql.introspection import (
@@ -15,11 +17,14 @@ from interlock.protocol.aql.introspection import (
 )
 from interlock.protocol.aql.model import TypeDeclaration
 from interlock.protocol.aql.requests import Request
+from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.runtime.aql.adapter import AqlAdapter
 from interlock.runtime.aql.answers import Answered
 from interlock.runtime.aql.operation_index import Entry, OperationIndex
 from interlock.runtime.calls.caller import Caller
 
+NAME_SHOWN_MAX: Final = 100
+SUGGESTED_MAX: Final = 3
 HOW: Final = 'more by {"query":"operations","search":"WORDS"}, "prefix":"SERVER__", or "after":"..." of page_info.next'
 
 
@@ -31,14 +36,14 @@ class Introspection:
         query = read_query(request, strict=self._adapter.plan.aql.strict_mode)
         if isinstance(query, Failure):
             return Answered(failure=query)
-        self._adapter.session_of(caller)
         index = self._adapter.index(caller)
         if query.query == "types":
             return Answered(data=self._types(index, query))
         if query.name is not None:
             entry = index.by_name.get(query.name)
-            shown = None if entry is None else operation_details(entry.operation, endpoints)
-            return Answered(data={"operation": shown})
+            if entry is None:
+                return Answered(data={"operation": None}, blocks=_suggestion(query.name, index.near(query.name)))
+            return Answered(data={"operation": operation_details(entry.operation, endpoints)})
         return Answered(data=self._operations(caller, index, query, endpoints))
 
     def _operations(self, caller: Caller, index: OperationIndex, query: Query, endpoints: Endpoints) -> dict[str, Any]:
@@ -98,6 +103,14 @@ class Introspection:
                 if declared.name == name:
                     return declared.details()
         return None
+
+
+def _suggestion(name: str, near: list[str]) -> tuple[Raw, ...]:
+    """Beside the answer, whose shape has no place for it."""
+    if not near:
+        return ()
+    said = f"There is no operation '{name[:NAME_SHOWN_MAX]}'. Did you mean {', '.join(near[:SUGGESTED_MAX])}?"
+    return (Raw(encode_value({"type": "text", "text": said})),)
 
 
 def _may_have(entry: Entry, type_name: str) -> bool:

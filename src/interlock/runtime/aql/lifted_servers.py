@@ -31,6 +31,7 @@ log = logging.getLogger("interlock.aql")
 ENDPOINT: Final = re.compile(r"(.+_)?mcp_aql(_[a-z0-9_]+)?")
 OPERATIONS_MAX: Final = 1000  # of one server
 ANSWER_S: Final = 30.0
+SETTLE_S: Final = 3.0  # how long the first list of a client waits for them
 _FIRST: Final = ("read", "discover", "inspect", "")  # which endpoint is asked first
 _META: Final = {"io.modelcontextprotocol/clientCapabilities": Raw(b"{}")}
 
@@ -62,6 +63,16 @@ class LiftedServers:
         self.changed = Feed[None]()
         self._asked: dict[str, frozenset[Route]] = {}  # by segment: the tools it had when it was asked
         self._tasks = BackgroundTasks()
+        self._asking: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_asking(self) -> bool:
+        return bool(self._asking)
+
+    async def settle(self) -> None:
+        """Until those that are asked have answered, or for as long as a client waits for a list."""
+        if self._asking:
+            await asyncio.wait(set(self._asking), timeout=SETTLE_S)
 
     def operations(self, route: Route) -> Mapping[str, Operation] | None:
         """By the name that the server has for each. None: an ordinary tool."""
@@ -83,20 +94,21 @@ class LiftedServers:
             tools = frozenset(several)
             if self._dispatch is not None and self._asked.get(segment) != tools:
                 self._asked[segment] = tools
-                self._tasks.begin(self._ask(segment, sorted(tools, key=_rank)))
+                task = self._tasks.begin(self._ask(segment, sorted(tools, key=_rank)))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
 
     async def _ask(self, segment: str, tools: list[Route]) -> None:
         by_name = {route.original: route for route in tools}
         for route in tools:
             if route.is_held:  # no person is asked to approve what only the node wants to know
                 continue
-            listed = await self._introspect(route, query="operations")
-            operations = listed.get("operations")
-            if not isinstance(operations, list):
+            operations = await self._listed(route)
+            if operations is None:
                 continue
             found: dict[Route, dict[str, Operation]] = {each: {} for each in tools}
             kinds = _kinds(await self._introspect(route, query="types"))
-            for item in operations[:OPERATIONS_MAX]:
+            for item in operations:
                 name = item.get("name") if isinstance(item, Mapping) else None
                 if not isinstance(name, str) or not is_name(name) or name == "introspect":
                     continue
@@ -114,6 +126,24 @@ class LiftedServers:
             self._on_change()
             self.changed.publish(None)
             return
+
+    async def _listed(self, route: Route) -> list[Any] | None:
+        """The operations it lists, page by page. None: it is no AQL server."""
+        found: list[Any] = []
+        after: dict[str, str] = {}
+        while len(found) < OPERATIONS_MAX:
+            page = await self._introspect(route, query="operations", **after)
+            operations = page.get("operations")
+            if not isinstance(operations, list):
+                return found or None
+            found += operations
+            protocol = page.get("_protocol")
+            info = protocol.get("page_info") if isinstance(protocol, Mapping) else None
+            following = info.get("next") if isinstance(info, Mapping) else None
+            if not isinstance(following, str) or not operations or after == {"after": following}:
+                break
+            after = {"after": following}
+        return found[:OPERATIONS_MAX]
 
     async def _introspect(self, route: Route, **params: str) -> Mapping[str, Any]:
         dispatch = self._dispatch

@@ -111,6 +111,16 @@ DECLARATIONS: Final = (
         examples=_request("abort_execution", element_name="coder", reason="cancelled by the user"),
     ),
     Operation(
+        name="get_execution",
+        category=Category.READ,
+        description="The state of an execution, also of a session that is over; with its result once completed.",
+        parameters=(
+            Parameter(name="execution_id", type="string", required=True, description="As execute_agent answered it"),
+        ),
+        returns=_STATE,
+        examples=_request("get_execution", execution_id="exec_00000000000000000000000000000000"),
+    ),
+    Operation(
         name="confirm_operation",
         category=Category.EXECUTE,
         description="Approve or deny a start or a paused step, with the token that an operator was shown.",
@@ -165,6 +175,7 @@ class LoopOperations:
             "record_execution_step": loop.report,
             "complete_execution": loop.complete,
             "abort_execution": loop.abort,
+            "get_execution": loop.read,
             "confirm_operation": verification.confirm,
             "verify_challenge": verification.verify,
         }

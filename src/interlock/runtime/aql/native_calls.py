@@ -1,24 +1,20 @@
 """Calls of the node's own operations: a task per call, which ends with the call, however that ends."""
 
 import asyncio
-import logging
-import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from msgspec import Raw
 
-from interlock.protocol.aql.errors import Failure, OperationFailed, internal_error
+from interlock.protocol.aql.errors import Failure, OperationFailed
 from interlock.protocol.jsonrpc.codec import decode_value, encode_notification, encode_value
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import PROGRESS
-from interlock.runtime.aql.answers import Answered, Deliver
+from interlock.runtime.aql.answers import Answered, Deliver, unexpected
 from interlock.runtime.aql.native_operations import Answer, NativeOperation, OperationContext
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call, Outcome
-
-log = logging.getLogger("interlock.aql")
 
 
 class OwnCall(Call):
@@ -49,6 +45,17 @@ class NativeCalls:
     def __init__(self) -> None:
         self._tasks = BackgroundTasks()
 
+    def answer_later(self, call: OwnCall, work: Awaitable[Answered], deliver: Deliver) -> None:
+        """With what `work` comes to."""
+
+        async def run() -> None:
+            answered = await work
+            if not call.done:
+                call.end(answered.failure)
+                deliver(answered)
+
+        call.stop_with(self._tasks.begin(run()).cancel)
+
     def begin(
         self, call: OwnCall, native: NativeOperation, arguments: Raw, session_id: str | None, deliver: Deliver
     ) -> None:
@@ -61,21 +68,7 @@ class NativeCalls:
         calls = call.caller.calls
         if calls is not None:
             calls[call.client_id] = call
-        task = self._tasks.begin(self._run(call, native, context, decode_value(arguments), deliver))
-        call.stop_with(task.cancel)
-
-    async def _run(
-        self,
-        call: OwnCall,
-        native: NativeOperation,
-        context: OperationContext,
-        params: dict[str, Any],
-        deliver: Deliver,
-    ) -> None:
-        answered = await _outcome(native, context, params)
-        if not call.done:
-            call.end(answered.failure)
-            deliver(answered)
+        self.answer_later(call, _outcome(native, context, decode_value(arguments)), deliver)
 
 
 async def _outcome(native: NativeOperation, context: OperationContext, params: dict[str, Any]) -> Answered:
@@ -89,9 +82,7 @@ async def _outcome(native: NativeOperation, context: OperationContext, params: d
     except asyncio.CancelledError:
         raise
     except Exception:
-        ref = secrets.token_hex(6)
-        log.exception("operation %s failed, reference %s", native.declaration.name, ref)
-        return Answered(failure=internal_error("the operation failed", ref=ref))
+        return Answered(failure=unexpected(f"the operation {native.declaration.name}"))
 
 
 def _tell_progress(call: OwnCall, progress: float, total: float | None, message: str | None) -> None:

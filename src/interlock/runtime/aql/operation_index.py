@@ -153,7 +153,9 @@ class Entry:
         item = self.route.item if self.route is not None else {}
         schema = decode_object(item["inputSchema"]) if "inputSchema" in item else None
         properties = decode_object(schema["properties"]) if schema is not None and "properties" in schema else None
-        return term_weights(self.name, maybe_string(item.get("description")) or "", properties or ())
+        original = self.route.original if self.route is not None else ""
+        named = self.name if original.isascii() else f"{self.name} {original}"
+        return term_weights(named, maybe_string(item.get("description")) or "", properties or ())
 
     @cached_property
     def trust(self) -> Trust:
@@ -202,6 +204,17 @@ class OperationIndex:
             found.setdefault(folded(entry.name), []).append(entry.name)
         return found
 
+    @cached_property
+    def _by_original(self) -> Mapping[str, list[str]]:
+        """Operations by the name of their tool, where that is beyond ASCII and the operation has another."""
+        found: dict[str, list[str]] = {}
+        for entry in self.entries:
+            route = entry.route
+            if route is not None and not route.original.isascii():
+                for name in {route.original, route.qualified, f"{route.link.segment}.{route.original}"}:
+                    found.setdefault(name, []).append(entry.name)
+        return found
+
     def search(self, text: str, most: int) -> list[Entry]:
         return [self.entries[place] for place in self.search_index.search(text, most)]
 
@@ -210,7 +223,7 @@ class OperationIndex:
         doubled = [one for one in self._doubled.get(name, ()) if one in self.by_name]
         if doubled:
             return doubled[:NEAR_MAX]
-        same = self._by_form.get(folded(name), [])
+        same = self._by_original.get(name, []) if not name.isascii() else self._by_form.get(folded(name), [])
         if len(self.entries) <= KNOWN_MAX:
             close = nearest(name, list(self.by_name), 5)
         else:

@@ -34,17 +34,21 @@ from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.runtime.aql.acknowledgement import Acknowledgement
 from interlock.runtime.aql.adapter import AqlAdapter
-from interlock.runtime.aql.answers import Answered, Deliver, Delivery, OperationSink
+from interlock.runtime.aql.answers import Answered, Deliver, Delivery, OperationSink, unexpected
 from interlock.runtime.aql.batch import BatchCall
+from interlock.runtime.aql.guidance import Guidance
 from interlock.runtime.aql.introspect import Introspection
+from interlock.runtime.aql.loop_operations import DECLARATIONS
 from interlock.runtime.aql.native_calls import NativeCalls, OwnCall
 from interlock.runtime.aql.operation_index import Entry
+from interlock.runtime.aql.quotas import Quotas
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Sink, ViewKey
 from interlock.runtime.catalog.catalog import View
 from interlock.runtime.dispatch.dispatch import Dispatch
 
 _EMPTY: Final = Raw(b"{}")
+_LOOP_OPERATIONS: Final = frozenset(one.name for one in DECLARATIONS)
 _LOOP_OFF: Final = "The safety loop is disabled here"
 
 
@@ -57,6 +61,7 @@ class AqlSurface:
         self._mode: Mode = mode
         self._introspection = Introspection(adapter)
         self._native = NativeCalls()
+        self._guidance = Guidance(adapter, mode, Quotas(dispatch.budgets, adapter.clock))
         self._listed: tuple[object, bytes] | None = None
         self.get_prompt = dispatch.get_prompt
         self.read_resource = dispatch.read_resource
@@ -117,7 +122,8 @@ class AqlSurface:
         if tool is None:
             return self.dispatch.call_tool(caller, client_id, {"name": Raw(b'""')}, meta, sink)
         aql = self.adapter.plan.aql
-        self.adapter.session_of(caller)
+        if caller.aql is None:
+            self.adapter.session_of(caller, meta)
         asked = read_request(params.get("arguments"), aql.limits, has_batch=aql.batch)
         if isinstance(asked, Batch):
             return BatchCall.start(self, caller, client_id, params, meta, sink, asked, tool)
@@ -147,6 +153,23 @@ class AqlSurface:
         deliver: Deliver,
     ) -> Call:
         """One operation. What comes of it goes to `deliver`, at once or later."""
+        try:
+            return self._begin(caller, client_id, params, meta, sink, request, tool, deliver)
+        except Exception:
+            answered = Answered(failure=unexpected(f"a request for {request.operation!r}"))
+            return self._own(caller, client_id, params, meta, sink, answered, deliver)
+
+    def _begin(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        request: Request,
+        tool: EndpointTool,
+        deliver: Deliver,
+    ) -> Call:
         index = self.adapter.index(caller)
         entry = index.by_name.get(request.operation)
         if entry is None:
@@ -160,6 +183,10 @@ class AqlSurface:
         if isinstance(deliver, Delivery):
             deliver.serve(entry)
         if request.operation == INTROSPECT:
+            if self.adapter.lifted.is_asking:
+                call = self._new(caller, client_id, params, meta, sink, INTROSPECT)
+                self._native.answer_later(call, self._introspect_settled(caller, request), deliver)
+                return call
             answered = self._introspection.answer(caller, request, self.adapter.endpoints(self._mode))
             return self._own(caller, client_id, params, meta, sink, answered, deliver, target=INTROSPECT)
         checked = self._check(caller, entry, request)
@@ -177,10 +204,17 @@ class AqlSurface:
                 meta = {**meta, PROGRESS_TOKEN: inner[PROGRESS_TOKEN]}
         if entry.native is not None:
             return self._begin_native(caller, client_id, params, meta, sink, entry, arguments, ack, deliver)
-        warnings = _warnings(arguments.ignored) if arguments.ignored else ()
-        wrapped = OperationSink(sink, deliver, entry, selection, ack=ack, warnings=warnings)
+        warnings = self.adapter.unsaid(caller, _warnings(arguments.ignored)) if arguments.ignored else ()
+        wrapped = OperationSink(
+            sink, deliver, entry, selection, caller=caller, help=self._guidance, ack=ack, warnings=warnings
+        )
         sent = {**params, "name": entry.tool_name, "arguments": _for_upstream(entry, arguments.text)}
         return self.dispatch.call_tool(caller, client_id, sent, meta, wrapped, None, ack=ack)
+
+    async def _introspect_settled(self, caller: Caller, request: Request) -> Answered:
+        """When the AQL servers below have said what they have: a first list shows operations, not their tools."""
+        await self.adapter.lifted.settle()
+        return self._introspection.answer(caller, request, self.adapter.endpoints(self._mode))
 
     def _misplaced(self, entry: Entry, tool: EndpointTool) -> Failure | None:
         endpoints = self.adapter.endpoints(self._mode)
@@ -229,7 +263,7 @@ class AqlSurface:
         said = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
         verdict, ended = ("refused", "refused") if outcome.startswith("denied") else ("admitted", "ok")
         adapter.recorder.add(
-            (adapter.clock.wall(), who, "aql", "aql/danger", entry.name, None, verdict, ended, 0.0, said)
+            (adapter.clock.wall(), who, caller.via, "aql/danger", entry.name, None, verdict, ended, 0.0, said)
         )
 
     def _begin_native(
@@ -299,14 +333,6 @@ class AqlSurface:
     def _stopwatch(self) -> Any:
         clock, started = self.adapter.clock, self.adapter.clock.now()
         return lambda: int((clock.now() - started) * 1000)
-
-
-_LOOP_OPERATIONS: Final = frozenset(
-    [
-        *("execute_agent", "record_execution_step", "complete_execution", "abort_execution"),
-        *("confirm_operation", "verify_challenge"),
-    ]
-)
 
 
 def _for_upstream(entry: Entry, text: Raw) -> Raw:

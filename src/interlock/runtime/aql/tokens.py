@@ -6,7 +6,7 @@ from functools import partial
 from interlock.config.plan import AqlDangerPlan
 from interlock.protocol.aql.tokens import ConfirmationTokens, TokenLives, TokenNote
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.recorder import Recorder, SessionVia
 
 
 def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -> ConfirmationTokens:
@@ -15,9 +15,8 @@ def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -
         verdict, outcome = ("refused", "refused") if is_refused else ("admitted", "ok")
         text = f"{one.event} {one.token} of {one.owner}"
         text = text if one.reason is None else f"{text}: {one.reason}"
-        recorder.add(
-            (clock.wall(), one.principal, "aql", "aql/token", one.operation, None, verdict, outcome, 0.0, text)
-        )
+        via = SessionVia("aql", one.owner) if one.owner.startswith("aqls_") else "aql"
+        recorder.add((clock.wall(), one.principal, via, "aql/token", one.operation, None, verdict, outcome, 0.0, text))
 
     return ConfirmationTokens(clock.wall, partial(secrets.token_urlsafe, 32), token_lives(plan), note)
 

@@ -31,6 +31,18 @@ class Digest(str):
     __slots__ = ()
 
 
+class SessionVia(str):
+    """How a client came, with the id of its session at the AQL surfaces; equal to the word alone."""
+
+    __slots__ = ("session_id",)
+
+    def __new__(cls, via: str, session_id: str) -> "SessionVia":
+        return super().__new__(cls, via)
+
+    def __init__(self, via: str, session_id: str) -> None:
+        self.session_id = session_id
+
+
 # at, who, via, method, tool, arguments, verdict, outcome, seconds, reason
 Entry = tuple[float, str, str, str, str, Raw | Digest | None, str, str, float, str | None]
 Made = tuple[Any, ...]  # a record of another form: who encodes it when it is written, and of what
@@ -132,9 +144,10 @@ def _encode_one(entry: Entry) -> bytes:
     else:
         digest = arguments if isinstance(arguments, Digest) else hashlib.sha256(arguments).hexdigest()
     before, after = _frame(int(at), who, via, method, tool, verdict, outcome)
-    if reason is None:
-        return f"{before}{digest}{after}{seconds * 1000:.3f}}}".encode()
-    return f'{before}{digest}{after}{seconds * 1000:.3f},"reason":{_quote(reason)}}}'.encode()
+    more = "" if reason is None else f',"reason":{_quote(reason)}'
+    if isinstance(via, SessionVia):
+        more += f',"session_id":{_quote(via.session_id)}'
+    return f"{before}{digest}{after}{seconds * 1000:.3f}{more}}}".encode()
 
 
 @functools.lru_cache(maxsize=128)

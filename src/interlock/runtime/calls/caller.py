@@ -13,6 +13,7 @@ from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.meta import stamp_modern
+from interlock.runtime.base.recorder import SessionVia
 from interlock.runtime.calls.incoming_route import Hop
 
 
@@ -123,6 +124,7 @@ class Caller:
         "version",
         "via",
         "view",
+        "warned",
         "whole",
     )
 
@@ -142,6 +144,7 @@ class Caller:
         self.log_level: str | None = None
         self.version = ""  # of a legacy client
         self.aql: str | None = None  # the id of its session at the AQL surfaces, once it has one
+        self.warned: set[tuple[str, str]] = set()  # code and message of what that session was warned of
         self.front: Any = None  # the front of its era and surface, of a modern client
         self._stamp: Raw | None = None
         self._stamped_level: str | None = None
@@ -168,6 +171,11 @@ class Caller:
         caller.whole = self
         caller.asker, caller.capabilities, caller.modern_capabilities = None, {}, Raw(b"{}")
         return caller
+
+    def begin_aql_session(self, id: str) -> None:
+        """What it does is recorded under this id from now on."""
+        self.aql = id
+        self.via = SessionVia(self.via, id)
 
     def act_as(self, principal: Principal) -> None:
         """The same client with another credential: what that one may do counts from now on."""

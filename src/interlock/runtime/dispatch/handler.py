@@ -59,7 +59,7 @@ class Handler:
         self._keepers = keepers
         self._recorder = recorder
         self._clock = clock
-        self._budgets = budgets
+        self.budgets = budgets
         self.parking = Parking(clock)
         self._sweeping = False
         self.in_flight: set[Call] = set()
@@ -132,9 +132,9 @@ class Handler:
         return True
 
     def _ask_for(self, call: Call, questions: int) -> Fault | None:
-        if call.link is None or not self._budgets.is_enforced:
+        if call.link is None or not self.budgets.is_enforced:
             return None
-        return self._budgets.charge_questions(call.link, call.caller, questions)
+        return self.budgets.charge_questions(call.link, call.caller, questions)
 
     def ask_consent(self, call: Call, segment: str, consent: Consent) -> None:
         said = f"{segment} takes calls of yours once you have agreed on this page. Open it, then call again."

@@ -5,8 +5,7 @@ requests pass through it under ids of our own.
 """
 
 import secrets
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
@@ -33,7 +32,9 @@ from interlock.runtime.fronts.exchange import Exchange
 from interlock.runtime.fronts.stream_log import StreamLog, StreamLogs
 
 CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
-GRACEFUL: Final = frozenset(("closed by the client", "the client went away"))  # DELETE, and the end of stdin
+WENT_AWAY: Final = "the client went away"
+LOST: Final = "the connection was lost"
+GRACEFUL: Final = frozenset(("closed by the client", WENT_AWAY))  # DELETE, and the end of stdin
 SESSIONS_MAX: Final = 10_000
 UNCONNECTED_MAX: Final = 64  # calls of one session under way, when one more loses its connection
 # A client that keeps tasks for servers is asked about them too.
@@ -50,7 +51,6 @@ class Session:
         self.version = version
         self.last_seen = now
         self.ended = False
-        self.is_graceful = False  # its client took its leave
         self.knows_tree = False  # it declared our extension
         self.front: Any = None  # the LegacyFront that serves it
         self.surface = ""  # which surface it got, and why
@@ -169,7 +169,6 @@ class Session:
         if self.ended:
             return
         self.ended = True
-        self.is_graceful = reason in GRACEFUL
         for call in list((self.caller.calls or {}).values()):
             call.cancel(reason)
         asks, self._asks = self._asks, {}
@@ -178,10 +177,16 @@ class Session:
         self.caller.asker = None  # no circles: a session must not wait for the collector
 
 
+class SessionEnd(Protocol):
+    """What is done when a session is over. `session` None: of a client without handshake, on a pipe of its own."""
+
+    def __call__(self, caller: Caller, session: Session | None, reason: str, *, is_graceful: bool) -> None: ...
+
+
 class Sessions:
     """All sessions of a node, by id. Ids are unguessable; a session belongs to the principal that opened it."""
 
-    def __init__(self, clock: Clock, idle_s: float, on_end: Callable[[Session], None]) -> None:
+    def __init__(self, clock: Clock, idle_s: float, on_end: SessionEnd) -> None:
         self._clock = clock
         self._idle_s = idle_s
         self._on_end = on_end
@@ -207,7 +212,11 @@ class Sessions:
         if self.by_id.pop(session.id, None) is not None:
             session.end(reason)
             self._logs.forget(session.id)
-            self._on_end(session)
+            self._on_end(session.caller, session, reason, is_graceful=reason in GRACEFUL)
+
+    def end_pipe(self, caller: Caller, reason: str) -> None:
+        """A client without handshake is gone, with the pipe that was its session."""
+        self._on_end(caller, None, reason, is_graceful=reason in GRACEFUL)
 
     def _evict(self) -> bool:
         """Ends the session that was silent longest, so that unused sessions keep no client out."""

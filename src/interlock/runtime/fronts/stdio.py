@@ -7,14 +7,13 @@ process that started us, the bridge's socket to our own user.
 import asyncio
 import logging
 import os
-import stat
-from pathlib import Path
-from typing import BinaryIO, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from msgspec import Raw
 
 from interlock.config.plan import NameForm
 from interlock.process.lines import LineSplitter
+from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault, error_body
 from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
@@ -26,11 +25,10 @@ from interlock.runtime.calls.caller import Caller, Principal
 from interlock.runtime.fronts.batch import begin_batch_untrusted
 from interlock.runtime.fronts.legacy import LegacyFront
 from interlock.runtime.fronts.modern import Listener, ModernFront
-from interlock.runtime.fronts.sessions import Session
+from interlock.runtime.fronts.sessions import LOST, WENT_AWAY, Session
 
 log = logging.getLogger("interlock.stdio")
 
-READ_BYTES: Final = 64 * 1024
 UNREAD_MAX: Final = 4  # times limits.message_bytes that a client may leave unread
 
 
@@ -61,6 +59,7 @@ class LineFront:
         self._caller: Caller | None = None  # modern
         self._running: dict[bytes, Call | Listener] = {}
         self._writer: asyncio.WriteTransport | None = None
+        self._is_lost = False  # what was written could not be delivered
         self.done = asyncio.Event()
 
     def connect(self, writer: asyncio.WriteTransport) -> None:
@@ -69,19 +68,28 @@ class LineFront:
     def end(self) -> None:
         """The client has gone."""
         self.done.set()
+        reason = LOST if self._is_lost else WENT_AWAY
         if self._session is not None:
-            self._legacy.sessions.close(self._session, "the client went away")
+            self._legacy.sessions.close(self._session, reason)
         running, self._running = self._running, {}
         for one in running.values():
             self._stop_one(one)
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            self._legacy.sessions.end_pipe(caller, reason)
         if self._writer is not None:
             self._writer.close()
+
+    def lose(self) -> None:
+        """The client did not close its end."""
+        self._is_lost = True
 
     # Sink
 
     def emit(self, message: bytes) -> None:
         writer = self._writer
         if writer is None or writer.is_closing():
+            self._is_lost = True
             return
         if b"\n" in message or b"\r" in message:  # blanks between tokens, as a server laid them out; not inside strings
             message = message.replace(b"\r", b" ").replace(b"\n", b" ")
@@ -89,6 +97,7 @@ class LineFront:
         if writer.get_write_buffer_size() - len(message) > UNREAD_MAX * self._max_bytes:
             log.warning("a client on stdio does not read what it is sent; ending its connection")
             writer.abort()
+            self._is_lost = True
             self.done.set()
 
     def answer(self, message: bytes, status: int = 200) -> None:
@@ -205,64 +214,17 @@ async def stdio_front(front: LineFront) -> Closable:
 
 async def open_output() -> asyncio.WriteTransport:
     # Our own copies of the descriptors: closing a transport must not close what the interpreter holds.
-    if _is_never_waited_for(1):
-        return cast(asyncio.WriteTransport, _File(os.dup(1)))
+    if is_never_waited_for(1):
+        return cast(asyncio.WriteTransport, FileOutput(os.dup(1)))
     loop = asyncio.get_running_loop()
     return (await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(os.dup(1), "wb", 0)))[0]
 
 
 async def open_input(protocol: asyncio.Protocol) -> Closable:
     loop = asyncio.get_running_loop()
-    if _is_never_waited_for(0):
-        return _FileInput(protocol)
+    if is_never_waited_for(0):
+        return FileInput(protocol, os.dup(0))
     return (await loop.connect_read_pipe(lambda: protocol, os.fdopen(os.dup(0), "rb", 0)))[0]
-
-
-def _is_never_waited_for(descriptor: int) -> bool:
-    """A regular file, or the null device. No loop takes them for pipes, and libuv ends the process over it."""
-    found = os.fstat(descriptor)
-    return stat.S_ISREG(found.st_mode) or os.path.samestat(found, Path(os.devnull).stat())
-
-
-class _File:
-    """Standard output that is a file: written at once, never full."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._file: BinaryIO | None = os.fdopen(descriptor, "wb", 0)
-
-    def write(self, data: bytes) -> None:
-        if self._file is not None:
-            self._file.write(data)
-
-    def is_closing(self) -> bool:
-        return self._file is None
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    abort = close
-
-
-class _FileInput:
-    """Standard input that is a file: read piece by piece, with time for the rest in between."""
-
-    def __init__(self, protocol: asyncio.Protocol) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._read(protocol), name="input")
-
-    async def _read(self, protocol: asyncio.Protocol) -> None:
-        with os.fdopen(os.dup(0), "rb", 0) as file:
-            while data := file.read(READ_BYTES):
-                protocol.data_received(data)
-                await asyncio.sleep(0)
-        protocol.eof_received()
-
-    def close(self) -> None:
-        self._task.cancel()
 
 
 class _Input(asyncio.Protocol):
@@ -277,4 +239,6 @@ class _Input(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._front.lose()
         self._front.done.set()

@@ -50,6 +50,8 @@ class BridgedClient(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._clients.discard(self)
         if self._front is not None:
+            if exc is not None:
+                self._front.lose()
             self._front.end()
 
 

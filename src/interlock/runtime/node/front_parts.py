@@ -9,7 +9,7 @@ from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.aql.adapter import LoopAdapter
 from interlock.runtime.aql.surface import AqlSurface
 from interlock.runtime.base.current_plan import CurrentPlan
-from interlock.runtime.calls.caller import principal_for
+from interlock.runtime.calls.caller import Caller, principal_for
 from interlock.runtime.dispatch.client_notifications import ClientNotifications
 from interlock.runtime.dispatch.task_methods import TaskMethods
 from interlock.runtime.fronts.ax import AxEndpoint
@@ -70,12 +70,13 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
     """`listen`: clients and subservers come over the network. Raises StoreError, CertificatesInvalid."""
     clock, tokens, refusals = stores.clock, stores.tokens, stores.refusals
 
-    def on_session_ended(session: Session) -> None:
-        calls.aql.end_session(session.caller)
-        calls.safety.loop.end_session(session.caller, is_graceful=session.is_graceful)
-        calls.audience.leave(session)
-        calls.client_tasks.forget(session.caller)
-        links.servers.end_session(session.caller)
+    def on_session_ended(caller: Caller, session: Session | None, reason: str, *, is_graceful: bool) -> None:
+        calls.aql.end_session(caller, reason, is_graceful=is_graceful)
+        calls.safety.loop.end_session(caller, is_graceful=is_graceful)
+        if session is not None:
+            calls.audience.leave(session)
+            calls.client_tasks.forget(caller)
+            links.servers.end_session(caller)
 
     sessions = Sessions(clock, plan.mcp.session_idle_s, on_session_ended)
     lists = ListCache(calls.catalog, calls.keepers, clock, plan.ax.list_ttl_s)

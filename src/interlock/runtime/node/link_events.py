@@ -94,7 +94,7 @@ def _roots_line(at: float, link: ConnectedLink, caller: Caller, held: HeldRoots)
         {
             "at": rfc3339(at),
             "who": caller.principal.name,
-            "via": caller.via,
+            "via": str(caller.via),
             "method": ROOTS_LIST,
             "tool": link.segment,
             "args_sha256": None,

@@ -103,13 +103,20 @@ def pending_start(at: float) -> Notification:
 def _paused(pause: Pause) -> Notification:
     return Notification(
         type=_T.AUTONOMY_PAUSE,
-        message=f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.",
+        message=f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.{_waits_for(pause)}",
         metadata=Metadata(
             reason=pause.evaluation.reason,
             verification_id=pause.approval_id if pause.is_verified_by_code else None,
         ),
         timestamp=rfc3339(pause.at),
     )
+
+
+def _waits_for(pause: Pause) -> str:
+    if not pause.approval_id:
+        return ""
+    how = "the code of" if pause.is_verified_by_code else "a decision about"
+    return f" It waits for {how} approval {pause.approval_id}."
 
 
 def _danger(block: Block, *, is_own: bool) -> Notification:

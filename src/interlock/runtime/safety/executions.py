@@ -55,6 +55,7 @@ class StoredExecution(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: float | None = None
     error: dict[str, Any] | None = None
     steps: int = 0
+    result: dict[str, Any] | None = None
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +73,8 @@ class Execution:
         self.id = f"exec_{secrets.token_hex(16)}"
         self.owner = owner
         self.caller = caller  # kept, so that the number of a session is not given to another
+        self.session_id = None if caller is None else caller.aql
+        self.result: dict[str, Any] | None = None  # of a completed one
         self.name = name
         self.agent = agent_key(owner[0], name)
         self.status = _S.PENDING
@@ -92,7 +95,14 @@ class Execution:
     def is_live(self) -> bool:
         return self.status not in TERMINAL
 
-    def move(self, to: ExecutionStatus, now: float, *, error: dict[str, Any] | None = None) -> bool:
+    def move(
+        self,
+        to: ExecutionStatus,
+        now: float,
+        *,
+        error: dict[str, Any] | None = None,
+        result: dict[str, Any] | None = None,
+    ) -> bool:
         """False: there is no such move."""
         if not may_move(self.status, to):
             return False
@@ -100,22 +110,27 @@ class Execution:
         if to is _S.RUNNING:
             self.started_at = now
         else:
-            self.finished_at, self.error = now, error
+            self.finished_at, self.error, self.result = now, error, result
             self.grants, self.notices, self.pause, self.caller = [], [], None, None
         return True
+
+    def restore(self, error: dict[str, Any] | None, result: dict[str, Any] | None) -> None:
+        """As it was written down."""
+        self.error, self.result = error, result
 
     def tell(self, type: NotificationType, message: str, now: float, metadata: Metadata | None = None) -> None:
         self.notices.append(Notification(type=type, message=message, metadata=metadata, timestamp=rfc3339(now)))
         del self.notices[:-NOTICES_MAX]
 
     def answer(self) -> dict[str, Any]:
-        return state_answer(
+        made = state_answer(
             self.id,
             self.status,
             started_at=None if self.started_at is None else rfc3339(self.started_at),
             finished_at=None if self.finished_at is None else rfc3339(self.finished_at),
             error=self.error,
         )
+        return made if self.result is None else {**made, "result": self.result}
 
     def stored(self) -> StoredExecution:
         return StoredExecution(
@@ -128,6 +143,7 @@ class Execution:
             finished_at=self.finished_at,
             error=self.error,
             steps=self.steps,
+            result=self.result,
         )
 
 
@@ -153,7 +169,7 @@ class Executions:
             execution = Execution((stored.principal, 0), stored.name, stored.created_at, None)
             execution.id, execution.status, execution.steps = stored.id, stored.status, stored.steps
             execution.started_at, execution.finished_at = stored.started_at, stored.finished_at
-            execution.error = stored.error
+            execution.restore(stored.error, stored.result)
             if execution.move(_S.FAILED, now, error=_LOST) or execution.move(_S.CANCELLED, now):
                 self._changed[execution.id] = execution
             self._by_id[execution.id] = execution
@@ -176,6 +192,13 @@ class Executions:
             mine.remove(execution)
             if not mine:
                 del self.by_owner[execution.owner]
+
+    def maybe(self, id: str) -> Execution | None:
+        """Of anybody, for as long as it is kept."""
+        found = self._by_id.get(id)
+        finished_at = None if found is None else found.finished_at
+        is_kept = finished_at is None or self._clock.wall() < finished_at + self._keep_s
+        return found if is_kept else None
 
     def maybe_last(self, owner: Owner, agent: AgentKey) -> Execution | None:
         return self._last.get((owner, agent))

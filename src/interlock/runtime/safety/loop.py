@@ -173,7 +173,7 @@ class SafetyLoop:
                 execution.start_id = raised.id
             self.executions.add(execution)
             self.changed.publish(None)
-            self.audit.add("start", agent, name, execution.status.value, execution=execution.id)
+            self.record(execution, "start", execution.status.value)
         answer = {**execution.answer(), "element_name": name}
         if execution.status is _S.PENDING:
             notice = pending_start(now)
@@ -206,12 +206,10 @@ class SafetyLoop:
             execution.steps += 1
             self.executions.note(execution)
             directive = await self._judge(execution, caller, written, params)
-            self.audit.add(
+            self.record(
+                execution,
                 "step",
-                agent,
-                name,
                 "stopped" if directive.stopped else "continue" if directive.continue_ else "paused",
-                execution=execution.id,
                 step=execution.steps,
                 hint=written[:1000],
                 description=_cut(params.get("stepDescription")),
@@ -224,6 +222,14 @@ class SafetyLoop:
 
     async def complete(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
         return await self._finish(caller, params["element_name"], _S.COMPLETED, params.get("summary"))
+
+    async def read(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
+        """8.4.3: also of a session that is over; known only to the principal that started it."""
+        execution = self.executions.maybe(params["execution_id"])
+        if execution is None or execution.agent.principal != caller.principal.name:
+            raise OperationFailed(resource_not_found("execution", params["execution_id"]))
+        await self._refresh(execution)
+        return {"element_name": execution.name, **execution.answer()}
 
     async def abort(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
         return await self._finish(caller, params["element_name"], _S.CANCELLED, params.get("reason"))
@@ -326,7 +332,7 @@ class SafetyLoop:
             is_verified_by_code=is_verified_by_code,
             at=self._clock.wall(),
         )
-        self.audit.add("pause", execution.agent, execution.name, "paused", approval=id, stage=evaluation.stage)
+        self.record(execution, "pause", "paused", approval=id, stage=evaluation.stage)
         return pause
 
     async def block(self, execution: Execution, evaluation: Evaluation, written: str) -> Block:
@@ -348,7 +354,7 @@ class SafetyLoop:
         finally:
             self.changed.publish(None)
         log.warning("the agent %r of %s is blocked: interlock approvals show %.8s", execution.name, agent[0], draft.id)
-        self.audit.add("block", agent, execution.name, "blocked", approval=draft.id, reason=reason)
+        self.record(execution, "block", "blocked", approval=draft.id, reason=reason)
         return block
 
     def abort_as_operator(self, agent: AgentKey, by: str) -> Execution | None:
@@ -491,6 +497,11 @@ class SafetyLoop:
             details["autonomy"] = self._directives.of_block(block).shown()
         return permission_denied("agent_blocked", **details)
 
+    def record(self, execution: Execution, event: str, outcome: str, **more: Any) -> None:
+        """In the audit log."""
+        said = {"execution": execution.id, "session_id": execution.session_id, **more}
+        self.audit.add(event, execution.agent, execution.name, outcome, **said)
+
     def _tell(self, execution: Execution, message: str) -> None:
         execution.tell(NotificationType.STATUS, message, self._clock.wall())
 
@@ -498,12 +509,13 @@ class SafetyLoop:
         pause, start_id = execution.pause, execution.start_id
         waiting = [id for id in (start_id, pause.approval_id if pause is not None else None) if id is not None]
         message = {"code": "INTERNAL_ERROR", "message": why or _ENDED} if to is _S.FAILED else None
-        if not execution.move(to, self._clock.wall(), error=message):
+        result = {"summary": why} if to is _S.COMPLETED and why is not None else None
+        if not execution.move(to, self._clock.wall(), error=message, result=result):
             return False
         execution.ended_because = why
         self.executions.note(execution)
         self.changed.publish(None)
-        self.audit.add("end", execution.agent, execution.name, to.value, execution=execution.id, reason=_cut(why))
+        self.record(execution, "end", to.value, reason=_cut(why))
         for id in waiting:
             if self.challenges.is_waiting(id):
                 self.challenges.void_soon(id, _ENDED)

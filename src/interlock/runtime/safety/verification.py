@@ -106,7 +106,13 @@ class Verification:
     def _over(self, approval: Approval | None, details: dict[str, Any]) -> Failure:
         if approval is not None and approval.status is Status.EXPIRED and approval.expires_at is not None:
             times = {"expired_at": rfc3339(approval.expires_at), "current_time": rfc3339(self._clock.wall())}
-            return failure(Code.TOKEN_EXPIRED, "It has expired", {**details, **times})
+            return failure(
+                Code.TOKEN_EXPIRED, "It has expired; a fresh one is shown to operators", {**details, **times}
+            )
+        if approval is not None and approval.status is Status.VOID:
+            why = approval.outcome or "it counts no more"
+            said = f"It is void, and was not used: {why}. Ask for the fresh one"
+            return failure(Code.TOKEN_ALREADY_USED, said, {**details, "reason": "void"})
         return failure(Code.TOKEN_ALREADY_USED, "It has already been used", details)
 
     async def _refuse_limited(self, agent: AgentKey, name: str, id: str | None) -> None:

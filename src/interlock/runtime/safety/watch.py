@@ -130,14 +130,7 @@ class Watch:
             metadata = Metadata(operation=call.target, reason="unreported_action")
             message = f"A call of {call.target} was not reported, and was refused."
             execution.tell(NotificationType.ERROR, message, now, metadata)
-            loop.audit.add(
-                "PROTOCOL_VIOLATION",
-                execution.agent,
-                execution.name,
-                "refused",
-                execution=execution.id,
-                operation=call.target,
-            )
+            loop.record(execution, "PROTOCOL_VIOLATION", "refused", operation=call.target)
         return self._fault("unreported_action", mine[0])
 
     def _fault(self, reason: str, execution: Execution | None = None, blocked: Block | None = None) -> Fault:

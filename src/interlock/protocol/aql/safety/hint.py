@@ -7,12 +7,14 @@ quotes, the words of that action, and every name in it that a call could have. E
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 HINT_CHARS_MIN: Final = 8
 HINT_CHARS_MAX: Final = 10_000  # a person may have to read it
+NORMAL_CHARS_MAX: Final = 2 * HINT_CHARS_MAX  # of a normal text; one character may stand for 18
 EXAMPLE: Final = "calling write_file on project/config.json to update database URL"
 
 # Letters that look like others (a selection of Unicode TS 39), after compatibility decomposition and case folding.
@@ -53,9 +55,10 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 def normalise(text: str, *, split: bool = False) -> str:
     """Compatibility forms, case, marks, invisible characters, lookalikes, dashes and white space made plain.
 
-    `split`: words inside words, as in camelCase, are parted by an underscore first.
+    `split`: words inside words, as in camelCase, are parted by an underscore first. Some characters stand for many:
+    of a text that grows beyond NORMAL_CHARS_MAX the rest is left out, and who judges it has to refuse it.
     """
-    plain = "".join(_plain_characters(text))
+    plain = "".join(islice(_plain_characters(text), NORMAL_CHARS_MAX + 1))
     if split:
         plain = _CAMEL.sub("_", plain)
     folded = unicodedata.normalize("NFKC", plain.casefold().translate(_LOOKALIKE)).casefold()
@@ -120,6 +123,8 @@ def stems(word: str) -> tuple[str, ...]:
 def maybe_hint_fault(written: str, is_known: Callable[[str], bool]) -> str | None:
     """Why a hint says too little to be judged. `is_known`: whether a normal name is that of something to call."""
     text = normalise(written)
+    if len(text) > NORMAL_CHARS_MAX:
+        return f"written out it has more than {NORMAL_CHARS_MAX} characters"
     if not text:
         return f"describe the action you intend, for example: {EXAMPLE}"
     if " " not in text:
@@ -127,5 +132,5 @@ def maybe_hint_fault(written: str, is_known: Callable[[str], bool]) -> str | Non
             return None
         return f"one word says too little of an action; for example: {EXAMPLE}"
     if len(text) < HINT_CHARS_MIN:
-        return f"at least {HINT_CHARS_MIN} characters are needed to judge an action; for example: {EXAMPLE}"
+        return f"{HINT_CHARS_MIN} characters or more are needed to judge an action; for example: {EXAMPLE}"
     return None

@@ -25,7 +25,7 @@ def _resolved_row(at: int, who: str, via: str, tool: str, workspace: str, row: b
     head = {
         "at": rfc3339(at),
         "who": who,
-        "via": via,
+        "via": str(via),
         "method": RESOLVED,
         "tool": tool,
         "outcome": code or "ok",
@@ -48,7 +48,7 @@ def _frame(
     head = {
         "at": rfc3339(at),
         "who": who,
-        "via": via,
+        "via": str(via),
         "method": INVOKED,
         "tool": tool,
         "outcome": code or "ok",
