@@ -25,6 +25,7 @@ COMMANDS = [
     ("approvals",),
     ("approve",),
     ("deny",),
+    *(("grants", word) for word in ("list", "show", "sign", "revoke")),
     ("links",),
     ("links", "list"),
     ("links", "logs"),

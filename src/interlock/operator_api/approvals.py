@@ -69,6 +69,7 @@ class Approval(ApprovalSummary, frozen=True, kw_only=True):
     approvers: Annotated[tuple[str, ...], Meta(description="The anchors whose proof may approve it.")]
     aggregator_id: Annotated[str, Meta(description="The node that asks, as it is signed.")]
     passkey_origin: Annotated[str | None, Meta(description="Where a passkey may approve it.")]
+    ways_out: Annotated[tuple[str, ...], Meta(description="What a person can do to be asked less often.")] = ()
 
 
 class Approvals(Struct, frozen=True, kw_only=True):

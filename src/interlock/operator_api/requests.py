@@ -5,12 +5,17 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from interlock.operator_api.access import TokenAudience, TokenScope
+from interlock.operator_api.classification import ToolRuling
+from interlock.operator_api.grants import GrantRule, GrantTerms
 
 REASON_CHARS_MAX: Final = 1000
 DAYS_MAX: Final = 3650
 SECRET_NAME_CHARS_MAX: Final = 80
 HOST_CHARS_MAX: Final = 253  # RFC 1035 2.3.4, as text
 
+CLASSIFIED_MAX: Final = 500  # tools in one signature; they fit into a body
+
+_UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _SHA256: Final = "^[0-9a-f]{64}$"
 _ANCHOR_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"  # as an [[anchor]] may be called
 
@@ -87,6 +92,49 @@ class DecideApprovalForm(Decide, frozen=True, kw_only=True):
     folded: Annotated[
         Literal["yes"] | None, Meta(description="yes: also what the page folded, and did not show in full.")
     ] = None
+
+
+class DraftGrant(RequestBody, frozen=True, kw_only=True):
+    """A standing grant to be drafted: from a held call, or for a tool and a caller."""
+
+    approval: Annotated[str | None, Meta(description="The id of a held call that it is to cover.")] = None
+    tool: Annotated[str | None, Meta(description="The tool, where it comes from no call.")] = None
+    who: Annotated[str | None, Meta(description="The caller, where it comes from no call.")] = None
+    rules: Annotated[
+        tuple[GrantRule, ...] | None,
+        Meta(description="Rules; what they do not name stays as in the call. null: proposed from the call."),
+    ] = None
+    calls: Annotated[int | None, Meta(description="For how many calls.")] = None
+    seconds: Annotated[int | None, Meta(description="For how long from now; a day where neither is given.")] = None
+    reason: Annotated[str | None, Meta(description="Why; it is part of what is signed.")] = None
+
+
+class NameGrant(RequestBody, frozen=True, kw_only=True):
+    """A drafted grant."""
+
+    terms: Annotated[GrantTerms, Meta(description="As the draft has them.")]
+
+
+class SignGrant(NameGrant, frozen=True, kw_only=True):
+    """A drafted grant and the proof of who signs it."""
+
+    proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
+
+
+class ClassifyTools(RequestBody, frozen=True, kw_only=True):
+    """What several tools are, to be signed at once."""
+
+    id: Annotated[str, Meta(description="A UUID: confirmation_id of the proof.", pattern=_UUID)]
+    entries: Annotated[
+        Annotated[tuple[ToolRuling, ...], Meta(min_length=1, max_length=CLASSIFIED_MAX)],
+        Meta(description="One for each tool."),
+    ]
+
+
+class SignClasses(ClassifyTools, frozen=True, kw_only=True):
+    """What several tools are, and the proof of who says so."""
+
+    proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
 
 
 class TrustDriver(RequestBody, frozen=True, kw_only=True):

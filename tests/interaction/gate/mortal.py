@@ -1,7 +1,7 @@
 """A node that dies at one step of an approval's life, as by kill -9. This is run before the program.
 
 MORTAL names the step: `create` or `update`, the status that is being written, `before` or `after` it is on disk; or
-`sent` (the call has left), `heard` (its answer has come).
+`sent` (the call has left), `heard` (its answer has come). `grant` and `before` or `after`: a use of a standing grant.
 """
 
 import os
@@ -33,6 +33,22 @@ def watch_the_drawer(name: str, status: str, when: str) -> None:
     setattr(ApprovalStore, name, watched)
 
 
+def watch_the_grants(when: str) -> None:
+    from interlock.runtime.approvals.standing_grants import StandingGrants
+
+    original = StandingGrants._write
+
+    async def watched(self: Any, stored: Any, revision: int | None) -> int:
+        if stored.used and when == "before":
+            die()
+        written = await original(self, stored, revision)
+        if stored.used:
+            die()
+        return written
+
+    StandingGrants._write = watched  # type: ignore[method-assign]
+
+
 def watch_the_link() -> None:
     from interlock.runtime.calls.call import Call
     from interlock.runtime.dispatch import sender
@@ -52,5 +68,7 @@ def watch_the_link() -> None:
 
 if STEP in ("sent", "heard"):
     watch_the_link()
+elif STEP.startswith("grant:"):
+    watch_the_grants(STEP.partition(":")[2])
 elif STEP:
     watch_the_drawer(*STEP.split(":"))

@@ -162,6 +162,15 @@ class Inbox:
             under_way = self._raising[key] = self._begin(self._raise(key, approval))
         return await asyncio.shield(under_way)
 
+    async def raise_used(self, approval: Approval, decision: Decision) -> Approval | Fault:
+        """A new approval that was decided beforehand and is used at once. `finish` must follow, whatever happens."""
+        using = self._begin(self._raise_used(approval, decision))
+        try:
+            return await asyncio.shield(using)
+        except asyncio.CancelledError:
+            self._work.begin(self._mark_unsent(approval.id, using))
+            raise
+
     async def decide(self, id: str, decision: Decision, *, redeem_until: float | None = None) -> Approval | Fault:
         """`redeem_until`: when the proof of an approval runs out. The decision is recorded before it counts."""
         return await asyncio.shield(self._begin(self._decide(id, decision, redeem_until)))
@@ -225,6 +234,16 @@ class Inbox:
             del self._raising[key]
         self._index.keep(entry)
         self._tell(entry.approval, None)
+        return entry.approval
+
+    async def _raise_used(self, approval: Approval, decision: Decision) -> Approval | Fault:
+        try:
+            await self._audit.record_decision(approval, decision)
+            entry = await self._store.create(replace(approval, status=Status.USED, decision=decision, params=None))
+        except StoreError as refused:
+            return _unavailable(refused)
+        self._index.keep(entry)
+        self._feed.tell(entry.approval)
         return entry.approval
 
     async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:

@@ -1,15 +1,19 @@
-"""Revocation of a person's key: it proves nothing from now on, and unused approvals with it are void."""
+"""Revocation of a person's key: it proves nothing from now on; its unused approvals and its grants are void."""
 
 from interlock.protocol.approvals.approval import Approval
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.approvals.standing_grants import StandingGrants
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, revocation_line
 
 
 class KeyRevocation:
-    def __init__(self, inbox: Inbox, judge: ProofVerifier, recorder: Recorder, clock: Clock) -> None:
+    def __init__(
+        self, inbox: Inbox, grants: StandingGrants, judge: ProofVerifier, recorder: Recorder, clock: Clock
+    ) -> None:
         self._inbox = inbox
+        self._grants = grants
         self._judge = judge
         self._recorder = recorder
         self._clock = clock
@@ -29,5 +33,7 @@ class KeyRevocation:
         return prints
 
     async def void_unfounded(self) -> list[Approval]:
-        """Voids unused approvals of anchors that may no longer approve (MCP-AX 11.3)."""
+        """Voids unused approvals and standing grants of anchors that may no longer approve (MCP-AX 11.3); gives the
+        approvals. Raises StoreError."""
+        await self._grants.void_unfounded()
         return await self._inbox.void_where(ANCHOR_GONE, lambda approval: not self._judge.stands(approval))

@@ -48,8 +48,10 @@ class ApprovalViews:
         url: Callable[[], str],
         passkeys: PasskeyService | None = None,
         approver_names: Callable[[str], Sequence[str]] = lambda _: (),
+        ways_out: Callable[[Approval], tuple[str, ...]] = lambda _: (),
     ) -> None:
-        """`url` is that of the operator endpoint; `approver_names` names the anchors whose proof may approve a tool."""
+        """`url` is that of the operator endpoint; `approver_names` names the anchors whose proof may approve a tool;
+        `ways_out`: what a person can do to be asked less often."""
         self._inbox = inbox
         self._deciding = deciding
         self._clock = clock
@@ -57,6 +59,7 @@ class ApprovalViews:
         self._url = url
         self._passkeys = passkeys
         self._approver_names = approver_names
+        self._ways_out = ways_out
 
     def list_all(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
         """The newest, where there are more than one answer holds."""
@@ -157,6 +160,7 @@ class ApprovalViews:
             approvers=tuple(self._approver_names(approval.tool)),
             aggregator_id=self._own_id,
             passkey_origin=None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
+            ways_out=self._ways_out(approval),
         )
 
 

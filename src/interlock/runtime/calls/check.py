@@ -52,10 +52,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """A person's yes to one call. `is_used`: by an earlier round of the same call."""
+    """A person's yes to one call. `is_used`: by an earlier round of the same call. `grant_id`: of the standing grant
+    that says it, where no approval of this very call does."""
 
     approval_id: str
     is_used: bool = False
+    grant_id: str | None = None
 
 
 R_contra = TypeVar("R_contra", contravariant=True)

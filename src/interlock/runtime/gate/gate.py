@@ -12,21 +12,16 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from msgspec import Raw
-
-from interlock.protocol.approvals.approval import CLASSIFIED, Approval, Kind, Source
+from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.approvals.state import Move, Status
-from interlock.protocol.ax.capability import as_object
 from interlock.protocol.ax.confirmation.held_call import call_digest
-from interlock.protocol.ax.confirmation.policy import Hold
 from interlock.protocol.ax.confirmation.relay import Carried
 from interlock.protocol.ax.confirmation.request_state import PREFIX
-from interlock.protocol.ax.hop_metadata import DECLARED
-from interlock.protocol.jsonrpc.codec import decode_object, encode_result, maybe_string
+from interlock.protocol.jsonrpc.codec import encode_result
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.meta import RAW_EMPTY
-from interlock.protocol.mcp.methods import META_CLIENT, TOOLS_CALL
+from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.protocol.mcp.mrtr import read_input_required, request_digest
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.background import BackgroundTasks
@@ -36,16 +31,16 @@ from interlock.runtime.calls.caller import Caller
 from interlock.runtime.calls.check import CheckNumber, Refuse, Release
 from interlock.runtime.calls.failures import answer_failures
 from interlock.runtime.calls.refusals import HELD
-from interlock.runtime.catalog.definition import DefinitionSnapshot
 from interlock.runtime.catalog.routes import ChangedDefinition, Route
+from interlock.runtime.gate.granted_calls import GrantedCalls
 from interlock.runtime.gate.hold import Back, GateHold, requester_of
+from interlock.runtime.gate.question import draft_question, is_open
 from interlock.runtime.gate.relays import Relays, result_of
 from interlock.runtime.gate.responses import STATE_FOREIGN, STATE_INVALID, Answers, sees_pages
 from interlock.runtime.gate.rounds import Pass, Rounds
 from interlock.store.ports import Conflict, KeyValue
 
 LOOKS_MAX: Final = 3  # at an approval that others use up or change meanwhile
-NONCE_BYTES: Final = 24
 KEY_BYTES: Final = 32
 BUCKET: Final = "gate"
 _INPUT_REQUIRED: Final = b'"input_required"'
@@ -76,6 +71,7 @@ class Gate:
         aggregator_id: str,
         operator_url: Callable[[], str],
         ruled: Callable[[str, str], object | None],
+        granted: GrantedCalls,
     ) -> None:
         """`ruled`: what was said of a tool's definition, by its name and digest."""
         self.inbox = inbox
@@ -93,6 +89,7 @@ class Gate:
         )
         self._work = BackgroundTasks()
         self._ruled = ruled
+        self._granted = granted
         self._underway: set[str] = set()  # approvals that were used and whose calls are not over
 
     async def open(self) -> None:
@@ -169,7 +166,8 @@ class Gate:
         found = self._find(call, hold)
         if found is None or found.status is Status.APPROVED or self._may_go_on(call, hold):
             return HELD
-        return self._wait_for(call, hold, found)
+        near = self._granted.release(hold, found) if found.status is Status.PENDING else ""
+        return HELD if isinstance(near, Release) else self._wait_for(call, hold, found, near)
 
     async def approval(self, call: Call, hold: GateHold) -> Release | Refuse:
         """A person's yes to this call, looked for or asked for."""
@@ -177,64 +175,43 @@ class Gate:
             approval_id = self.rounds.maybe_approval(hold.requester, hold.digest) or ""
             return Release(approval_id, is_used=True)
         route = hold.route
-        if _is_open(route) and self._ruled(route.qualified, route.digest) is not None:
+        if is_open(route) and self._ruled(route.qualified, route.digest) is not None:
             return _RELISTING  # said meanwhile: no person is asked a second time
         for _ in range(LOOKS_MAX):
-            found = self._find(call, hold) or await self.inbox.raise_(self._question(call, hold))
+            known = self._find(call, hold)
+            near = self._granted.release(hold, known) if known is None or known.status is Status.PENDING else ""
+            if isinstance(near, Release):
+                return near
+            found = known or await self.inbox.raise_(draft_question(self.inbox, call, hold))
             if call.done:
                 return HELD
             if isinstance(found, Fault):
                 return Refuse(CheckNumber.GATE, found)
             if found.status is not Status.APPROVED:  # AX-11.3-3, AX-11.3-10
-                return self._wait_for(call, hold, found)
+                return self._wait_for(call, hold, found, near)
             if found.kind is Kind.DEFINITION:  # said, and about to be listed so
                 return _RELISTING
             if self._is_still_good(found):  # AX-11.3-9: a removed anchor
                 return Release(found.id)
-            await self.inbox.void(found.id, "the anchor whose proof released it is gone")
+            await self.inbox.void(found.id, "who released it may no longer do so")
         return _CHANGING
 
     def _find(self, call: Call, hold: GateHold) -> Approval | None:
-        if _is_open(hold.route):
+        if is_open(hold.route):
             return self.inbox.find_definition(hold.route.qualified, hold.route.digest)
         return self.inbox.find(hold.requester, hold.digest)
-
-    def _question(self, call: Call, hold: GateHold) -> Approval:
-        """What a person is to decide."""
-        route = hold.route
-        definition = _is_open(route)
-        client = call.meta.get(META_CLIENT, call.caller.client)
-        sight = DefinitionSnapshot(
-            route.qualified, route.original, route.item, route.said, route.meta.get(DECLARED, {})
-        )
-        return self.inbox.draft(
-            Kind.DEFINITION if definition else Kind.CALL,
-            Source.DRIVERS if route.gate is not None and route.gate.by_contract else Source.AX,
-            requested_by=hold.requester,
-            tool=route.qualified,
-            digest=route.digest if definition else hold.digest,
-            agent=maybe_string((decode_object(client) or {}).get("name")) if client is not None else None,
-            target=route.link.segment,
-            method=TOOLS_CALL,
-            params=Raw(b'{"definition":%b}' % sight.definition()) if definition else hold.arguments,
-            route=(*route.segments, route.local),
-            capability=as_object(route.capability) if route.capability is not None else None,
-            tool_digest=route.digest,
-            nonce=secrets.token_urlsafe(NONCE_BYTES),
-            reason=hold_reason(route),
-            factors=(CLASSIFIED,) if route.is_classified and not definition else (),
-        )
 
     def _is_still_good(self, approval: Approval) -> bool:
         """An anchor that is gone, or no longer answers for this tool, has released nothing."""
         decision = approval.decision
-        return decision is not None and decision.proof is not None and self._judge.stands(approval)
+        has_proof = decision is not None and decision.proof is not None
+        return has_proof and self._judge.stands(approval) and not self._granted.is_granted(approval)
 
-    def _wait_for(self, call: Call, hold: GateHold, approval: Approval) -> Refuse:
+    def _wait_for(self, call: Call, hold: GateHold, approval: Approval, near: str = "") -> Refuse:
         hold.answered_here = True
         if call.caller.hop is not None:
             self.rounds.note_route(approval.id, call.meta)
-        result = self.answers.of(call, hold, approval, self.inbox.rules.redeem_s)
+        result = self.answers.of(call, hold, approval, self.inbox.rules.redeem_s, near)
         return Refuse(CheckNumber.GATE, HELD.fault, result)
 
     def denial(self, call: Call, route: Route, approval: Approval) -> bytes:
@@ -246,7 +223,7 @@ class Gate:
         approval = self.inbox.get(confirmation_id)
         if approval is not None and approval.requested_by == hold.requester:
             await self.inbox.withdraw(confirmation_id)
-        result = self.answers.declined(call, hold, approval or self._question(call, hold))
+        result = self.answers.declined(call, hold, approval or draft_question(self.inbox, call, hold))
         call.answer(encode_result(call.client_id, result), Outcome.REFUSED)
 
     # Check 11 and after
@@ -262,9 +239,14 @@ class Gate:
             if before is None or before.approval_id != approval_id or approval_id not in self._underway:
                 return HELD.fault  # another round was first
         else:
-            used = await self.inbox.use(approval_id)
+            used = await (
+                self.inbox.use(approval_id)
+                if release.grant_id is None
+                else self._granted.use(release, draft_question(self.inbox, call, hold))
+            )
             if isinstance(used, Fault):  # AX-11.3-11: exactly one
                 return used
+            approval_id = used.id
             self._underway.add(approval_id)
         hold.release(call, approval_id, before)
         if call.done:  # its client left while the approval was being used
@@ -361,22 +343,3 @@ _RELISTING: Final = Refuse(
         {"reason": "relisting", "detail": "the tool was just classified; make the call again"},
     ),
 )
-
-
-def _is_open(route: Route) -> bool:
-    return route.gate is not None and route.gate.hold is Hold.DEFINITION
-
-
-def hold_reason(route: Route) -> str:
-    """Why a person is asked, as the approval and `tools show` say it."""
-    if route.is_unaccepted and (route.irreversible or _is_open(route)):
-        return "its server says by now that it changes less, and no operator has accepted that"
-    if _is_open(route):
-        return "its server does not say whether the tool changes anything"
-    if route.irreversible:
-        return "it cannot be undone" if route.is_classified else "the server says: irreversible"
-    return (
-        "its contract asks for every call"
-        if route.gate is not None and route.gate.by_contract
-        else "gate.also names it"
-    )

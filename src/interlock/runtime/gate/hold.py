@@ -7,6 +7,7 @@ from msgspec import Raw
 
 from interlock.protocol.ax.caller_mark import requester
 from interlock.protocol.ax.confirmation.held_call import redeeming_params
+from interlock.protocol.ax.confirmation.policy import Hold
 from interlock.protocol.ax.confirmation.request_state import Visit
 from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.jsonrpc.errors import Fault
@@ -45,6 +46,11 @@ def requester_of(call: Call) -> str:
     """Who asks for a call: its caller; of what comes from a parent, that parent and its caller's mark."""
     caller = call.caller
     return caller.principal.name if caller.hop is None else requester(caller.principal.name, call.meta)
+
+
+def may_be_granted(route: Route) -> bool:
+    """Whether a standing grant can stand for a person's yes to calls of the tool."""
+    return route.gate is not None and route.gate.hold is Hold.CALL and not route.gate.by_contract
 
 
 class GateHold(msgspec.Struct, eq=False):

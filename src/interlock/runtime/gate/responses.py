@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.config.toml_text import toml_text
 from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import Held, held_result
@@ -27,7 +28,8 @@ from interlock.protocol.mcp.mrtr import Question, encode_input_required
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller
-from interlock.runtime.gate.hold import Back, GateHold
+from interlock.runtime.catalog.routes import Route
+from interlock.runtime.gate.hold import Back, GateHold, may_be_granted
 
 VISIT_S: Final = 600.0  # a state for a question that has no expiry of its own
 PAGE: Final = "confirmation"  # the one question in an input_required of ours
@@ -54,8 +56,8 @@ class Answers:
         """What the states are sealed with."""
         self._key = key
 
-    def of(self, call: Call, hold: GateHold, approval: Approval, redeem_s: float) -> bytes:
-        """The result for a call whose approval is not there yet, or was refused."""
+    def of(self, call: Call, hold: GateHold, approval: Approval, redeem_s: float, near: str = "") -> bytes:
+        """The result for a call whose approval is not there yet, or was refused. `near`: why no grant covers it."""
         denied = approval.status is Status.DENIED
         call.reason = DENIED if denied else "confirmation_required"
         if not denied and sees_pages(call):
@@ -67,7 +69,10 @@ class Answers:
             return denied_result(held, approval.decision.reason if approval.decision is not None else None, **form)
         if approval.kind is Kind.DEFINITION:
             return open_result(held, **form)
-        return held_result(held, has_approvers=self._able(approval.tool), **form)
+        is_able = self._able(approval.tool)
+        ways = fewer_questions(hold.route, approval.id) if is_able else ""
+        more = "".join(f" {sentence}" for sentence in (near, ways) if sentence)
+        return held_result(held, has_approvers=is_able, more=more, **form)
 
     def declined(self, call: Call, hold: GateHold, approval: Approval) -> bytes:
         call.reason = DENIED
@@ -125,6 +130,30 @@ class Answers:
         params.pop("requestState")
         params.pop("inputResponses", None)
         return Back(visit, maybe_string(answer.get("action")) == "decline")
+
+
+def fewer_questions(route: Route, approval_id: str) -> str:
+    ways = ways_out(route, approval_id)
+    return f"To be asked less often, the person can {', or '.join(ways)}." if ways else ""
+
+
+def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
+    """What a person can do to be asked less often, as far as the route has it."""
+    ways = []
+    if may_be_granted(route):
+        ways.append(f"sign a standing grant for calls like it (`interlock approve {approval_id} --standing`)")
+    if (rule := maybe_class_rule(route)) is not None:
+        ways.append(f"declare in the configuration that the tool can be undone: {rule}")
+    return tuple(ways)
+
+
+def maybe_class_rule(route: Route) -> str | None:
+    """What a person would write so that calls of the tool run at once; None where nothing here can say that."""
+    if not route.irreversible or not may_be_granted(route) or route.link.offer.is_aggregator or route.link.checks_input:
+        return None
+    if route.link.offer.kind == "adopted":
+        return f"`tools = {toml_text({route.original: 'reversible'})}` in `[servers.{route.link.segment}]`"
+    return f"`[[tool]]` with `match = {toml_text(route.qualified)}`, `mutable = true` and `reversible = true`"
 
 
 def sees_pages(call: Call) -> bool:

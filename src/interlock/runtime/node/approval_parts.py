@@ -8,6 +8,7 @@ from interlock.runtime.approvals.expiry import Expiry
 from interlock.runtime.approvals.inbox import Inbox, rules_of
 from interlock.runtime.approvals.notifier import Notifier, make_channels
 from interlock.runtime.approvals.revocation import KeyRevocation
+from interlock.runtime.approvals.standing_grants import StandingGrants
 from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.approvals.tool_definitions import Definitions
 from interlock.runtime.base.feed import AsyncFeed
@@ -23,6 +24,7 @@ class ApprovalParts(msgspec.Struct, frozen=True, kw_only=True):
     passkeys: PasskeyService
     judge: ProofVerifier
     inbox: Inbox
+    grants: StandingGrants
     revocation: KeyRevocation
     ruled: AsyncFeed[str]  # the segment of a tool of which an operator said something new
     definitions: Definitions
@@ -37,6 +39,7 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
     passkeys = PasskeyService(anchors, recorder, clock, lambda: addresses.operator)
     judge = ProofVerifier(kv, clock, anchors, passkeys.maybe_party)
     inbox = Inbox(ApprovalStore(kv, clock), ApprovalAudit(recorder), clock, rules_of(plan.approvals))
+    grants = StandingGrants(kv, clock, judge, recorder, aggregator_id=stores.identity.aggregator_id)
     ruled = AsyncFeed[str]()
     codes = Codes(kv, clock)
     channels = make_channels(plan.approvals, clock)
@@ -45,7 +48,8 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
         passkeys=passkeys,
         judge=judge,
         inbox=inbox,
-        revocation=KeyRevocation(inbox, judge, recorder, clock),
+        grants=grants,
+        revocation=KeyRevocation(inbox, grants, judge, recorder, clock),
         ruled=ruled,
         definitions=Definitions(kv, inbox, clock, ruled),
         expiry=Expiry(inbox),

@@ -4,6 +4,7 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.protocol.approvals.approval import Approval, Kind
+from interlock.protocol.approvals.state import Status
 from interlock.runtime.approvals.decisions import DecisionService, DriverDecisions
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.aql.adapter import AqlAdapter
@@ -22,6 +23,8 @@ from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.dispatch.guard_checks import make_guard
 from interlock.runtime.dispatch.task_updates import TaskNews
 from interlock.runtime.gate.gate import Gate
+from interlock.runtime.gate.granted_calls import GrantedCalls
+from interlock.runtime.gate.responses import ways_out
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.link_events import NodeLinkEvents
@@ -63,6 +66,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         aggregator_id=own_id,
         operator_url=passkeys.url,
         ruled=definitions.rulings.maybe,
+        granted=GrantedCalls(approvals.grants, inbox, clock),
     )
     budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
     route_check = RouteCheck(lambda: catalog.namespace)
@@ -94,6 +98,11 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         is_call = approval.kind is Kind.CALL
         route = catalog.namespace.view(EVERYTHING).find_tool(approval.tool) if is_call else None
         return route is None or route.digest == approval.tool_digest
+
+    def find_ways_out(approval: Approval) -> tuple[str, ...]:
+        is_waiting = approval.kind is Kind.CALL and approval.status is Status.PENDING
+        route = catalog.namespace.view(EVERYTHING).find_tool(approval.tool) if is_waiting else None
+        return () if route is None else ways_out(route, approval.id)
 
     driver_decisions = DriverDecisions()
     deciding = DecisionService(
@@ -143,6 +152,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             url=passkeys.url,
             passkeys=passkeys,
             approver_names=approvals.anchors.approver_names,
+            ways_out=find_ways_out,
         ),
         client_tasks=client_tasks,
         task_updates=task_updates,

@@ -14,6 +14,7 @@ from interlock.runtime.operations.agents import AgentOperations
 from interlock.runtime.operations.audit import AuditOperations
 from interlock.runtime.operations.consents import ConsentOperations
 from interlock.runtime.operations.drivers import DriverOperations
+from interlock.runtime.operations.grants import GrantOperations
 from interlock.runtime.operations.keys import KeyOperations
 from interlock.runtime.operations.links import LinkOperations
 from interlock.runtime.operations.node import NodeOperations
@@ -45,6 +46,15 @@ def make_operations(
         audit=AuditOperations(stores.audit, stores.recorder),
         consents=ConsentOperations(calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock),
         drivers=DriverOperations(drivers.drivers),
+        grants=GrantOperations(
+            approvals.grants,
+            approvals.inbox,
+            calls.catalog,
+            approvals.passkeys,
+            stores.clock,
+            aggregator_id=stores.identity.aggregator_id,
+            approver_names=approvals.anchors.approver_names,
+        ),
         keys=KeyOperations(approvals.revocation, approvals.anchors),
         links=link_operations,
         logins=LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url),

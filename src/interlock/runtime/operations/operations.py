@@ -8,6 +8,7 @@ from interlock.runtime.operations.agents import AgentOperations
 from interlock.runtime.operations.audit import AuditOperations
 from interlock.runtime.operations.consents import ConsentOperations
 from interlock.runtime.operations.drivers import DriverOperations
+from interlock.runtime.operations.grants import GrantOperations
 from interlock.runtime.operations.keys import KeyOperations
 from interlock.runtime.operations.links import LinkOperations
 from interlock.runtime.operations.node import NodeOperations
@@ -23,6 +24,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditOperations
     consents: ConsentOperations
     drivers: DriverOperations
+    grants: GrantOperations
     keys: KeyOperations
     links: LinkOperations
     logins: LoginService

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.protocol.approvals.approval import Approval
+from interlock.protocol.approvals.approval import Approval, Proof
 from interlock.protocol.approvals.errors import UNAVAILABLE_NOW
 from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.ax.confirmation.jws_proof import (
@@ -75,24 +75,34 @@ class ProofVerifier:
             return invalid("revoked", "the key of the proof was revoked")
         return await self._spend(judged) or await self._count(judged) or judged
 
-    def _judge(self, asked: Asked, proof: Presented, anchors: Sequence[Anchor]) -> Verified | Fault:
-        now = self._clock.wall()
+    def verify_again(self, asked: Asked, proof: Presented, at: float) -> Verified | Fault:
+        """Verifies a proof that held and was used up at that time, by the keys of people that are known now."""
+        judged = self._judge(asked, proof, [one for one in self._anchors.known() if one.source != "jwks"], at)
+        revoked = invalid("revoked", "the key of the proof was revoked")
+        return revoked if isinstance(judged, Verified) and judged.key in self._revoked else judged
+
+    def _judge(
+        self, asked: Asked, proof: Presented, anchors: Sequence[Anchor], at: float | None = None
+    ) -> Verified | Fault:
+        now = self._clock.wall() if at is None else at
         if is_assertion(proof.token):
             party = self._party()
             return judge_passkey(proof, asked, anchors=anchors, party=party, now=now, verify=_verify_assertion)
         return judge_confirmation(proof, asked, anchors=anchors, now=now, verify=_verify)
 
     def stands(self, approval: Approval) -> bool:
-        """Whether the approver may still approve: the anchor is there, entitled, and has the key it signed with.
+        """Whether the approver may still approve, where the approval has a proof."""
+        proof = approval.decision.proof if approval.decision is not None else None
+        return proof is None or self.stands_behind(approval.tool, proof)
+
+    def stands_behind(self, tool: str, proof: Proof) -> bool:
+        """Whether the signer may approve the tool: the anchor is there, entitled, and has the key it signed with.
 
         A key set may not have been fetched since the start, and a service renews its keys: there the anchor will do.
         """
-        proof = approval.decision.proof if approval.decision is not None else None
-        if proof is None:
-            return True
         return any(
             anchor.name == proof.anchor and (anchor.source == "jwks" or self._has_key(anchor, proof.key))  # AX-11.3-9
-            for anchor in approvers(approval.tool, self._anchors.known())
+            for anchor in approvers(tool, self._anchors.known())
         )
 
     def _has_key(self, anchor: Anchor, signed_with: str | None) -> bool:

@@ -29,6 +29,7 @@ VERBS = {
         "approvals",
         "approve",
         "deny",
+        "grants",
         "agents",
         "links",
         "drivers",
@@ -44,6 +45,7 @@ VERBS = {
 OTHER_NUMBER = {  # nouns, singular or plural
     "tool": "tools",
     "approval": "approvals",
+    "grant": "grants",
     "agent": "agents",
     "link": "links",
     "driver": "drivers",

@@ -166,6 +166,7 @@ def _facts(one: Approval) -> str:
         ("Why you are asked", one.reason),
         ("Asked at", one.created_at),
         ("May approve", _approvers(one)),
+        ("To be asked less often", "; or ".join(one.ways_out)),
         ("Digest", one.digest),
         ("Approval", one.id),
     ]

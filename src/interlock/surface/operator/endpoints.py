@@ -1,6 +1,18 @@
 """The table of every endpoint for operators, in the order in which paths are matched."""
 
-from interlock.surface.operator import access, agents, approvals, drivers, links, login, node, passkeys, secrets, tools
+from interlock.surface.operator import (
+    access,
+    agents,
+    approvals,
+    drivers,
+    grants,
+    links,
+    login,
+    node,
+    passkeys,
+    secrets,
+    tools,
+)
 from interlock.surface.operator.endpoint import Endpoint
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -13,5 +25,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *drivers.ENDPOINTS,
     *agents.ENDPOINTS,
     *approvals.ENDPOINTS,
+    *grants.ENDPOINTS,
     *passkeys.ENDPOINTS,
 )

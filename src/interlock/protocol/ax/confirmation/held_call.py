@@ -102,8 +102,9 @@ def as_object(held: Held) -> dict[str, Any]:
     return {"status": REQUIRED, **msgspec.structs.asdict(held)}  # AX-11.3-2
 
 
-def as_text(held: Held, *, has_approvers: bool) -> str:
-    """What a model reads. `has_approvers`: whether anybody is configured whose proof would release the call."""
+def as_text(held: Held, *, has_approvers: bool, more: str = "") -> str:
+    """What a model reads. `has_approvers`: whether anybody is configured whose proof would release the call. `more`:
+    further sentences, each after a space."""
     how = (
         f"Ask the person you work for to decide: {held.approval_url} or `interlock approve {held.confirmation_id}`, "
         f"until {held.expires_at}."
@@ -114,18 +115,19 @@ def as_text(held: Held, *, has_approvers: bool) -> str:
         f"Nothing was executed. {held.tool} changes something in a way that may not be undone, so this call is held "
         f"until a person confirms it (confirmation_id {held.confirmation_id}). {how} "
         "Once it is confirmed, make exactly the same call again to run it and get its result. "
-        "You cannot confirm it yourself, and a changed call needs a confirmation of its own."
+        f"You cannot confirm it yourself, and a changed call needs a confirmation of its own.{more}"
     )
 
 
-def held_result(held: Held, *, has_approvers: bool, has_output_schema: bool, modern: bool) -> bytes:
-    """A CallToolResult; isError, so that no model takes it for success.
+def held_result(held: Held, *, has_approvers: bool, has_output_schema: bool, modern: bool, more: str = "") -> bytes:
+    """A CallToolResult; isError, so that no model takes it for success. `more`: as `as_text` has it.
 
     Clients validate structuredContent of a tool with an outputSchema even on errors, so there it is left out.
     """
     shown = as_object(held)
     result: dict[str, Any] = {"resultType": "complete"} if modern else {}
-    result["content"] = [{"type": "text", "text": as_text(held, has_approvers=has_approvers)}]  # AX-11.3-2: what to do
+    text = as_text(held, has_approvers=has_approvers, more=more)
+    result["content"] = [{"type": "text", "text": text}]  # AX-11.3-2: what to do
     if not has_output_schema:
         result["structuredContent"] = shown  # AX-11.3-2
     return encode_value({**result, "isError": True, "_meta": {CONFIRMATION: shown}})

@@ -11,7 +11,8 @@ from interlock.runtime.calls.caller import Principal
 from interlock.runtime.calls.check import CheckNumber, Refuse, Verdict
 from interlock.runtime.calls.refusals import HELD
 from interlock.runtime.catalog.routes import Route
-from interlock.runtime.gate.gate import Approvers, hold_reason
+from interlock.runtime.gate.gate import Approvers
+from interlock.runtime.gate.question import hold_reason
 
 
 class GateCheck:

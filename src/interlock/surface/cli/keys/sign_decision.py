@@ -11,8 +11,10 @@ import msgspec
 from msgspec import Raw
 
 from interlock.operator_api.approvals import Approval as ShownApproval
+from interlock.operator_api.grants import GrantDraft
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.digests import shown_digest, signed_digest
+from interlock.protocol.approvals.standing_grant import StandingGrant, grant_digest
 from interlock.protocol.ax.confirmation.held_call import call_digest
 from interlock.protocol.ax.confirmation.jws_proof import TYP, Asked, claims_of
 from interlock.surface.cli.client.operator import Answer
@@ -26,13 +28,37 @@ JTI_BYTES = 16
 def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
     """The `proof` for POST /approvals/{id}. `said` is the answer to a question that has several."""
     shown = answer.as_(ShownApproval)
-    digest = _digest(shown, said)
+    asked = Asked(
+        confirmation_id=shown.id,
+        call_digest=_digest(shown, said),
+        nonce="",
+        tool=shown.tool,
+        aggregator_id=shown.aggregator_id,
+    )
+    return sign(asked, key=key, passphrase_fd=passphrase_fd)
+
+
+def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None) -> Raw:
+    """The `proof` of a standing grant, over the terms that were shown."""
+    grant = msgspec.convert(msgspec.to_builtins(draft.terms), StandingGrant)
+    digest = grant_digest(grant)
+    if digest != draft.digest:
+        raise _not_what_is_shown("grant")
+    asked = Asked(
+        confirmation_id=grant.id,
+        call_digest=digest,
+        nonce="",
+        tool=grant.tool,
+        aggregator_id=grant.aggregator_id,
+    )
+    return sign(asked, key=key, passphrase_fd=passphrase_fd)
+
+
+def sign(asked: Asked, *, key: str | None, passphrase_fd: int | None) -> Raw:
+    """A proof by a key of the person at this machine."""
     keys = OperatorKeys()
     name = _choose_key(keys, key)
     signer = keys.open(name, lambda: read_passphrase(name, passphrase_fd))
-    asked = Asked(
-        confirmation_id=shown.id, call_digest=digest, nonce="", tool=shown.tool, aggregator_id=shown.aggregator_id
-    )
     claims = claims_of(asked, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=time.time())
     return Raw(msgspec.json.encode({"type": "operator_signature", "token": signer.sign(TYP, claims)}))
 

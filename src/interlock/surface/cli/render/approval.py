@@ -75,6 +75,8 @@ def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
     if one.status == "pending":
         none = "no one yet: interlock init, or interlock access key NAME, makes a key"
         lines += labelled_lines("may approve", plain(", ".join(one.approvers)) or none, width)
+    for way in one.ways_out:
+        lines += labelled_lines("less often", plain(way), width)
     lines += labelled_lines("asked at", local_time(one.created_at), width)
     if one.decision is not None:
         lines += labelled_lines(plain(one.decision.what), plain(_decision_text(one.decision)), width)

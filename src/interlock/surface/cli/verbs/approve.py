@@ -1,11 +1,12 @@
 """interlock approve ID"""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import approval_ids
+from interlock.surface.cli.grant_options import Below, Calls, Equal, For, Free, Least, Most, OneOf, rules_of, seconds_of
 from interlock.surface.cli.keys.passphrases import FromDescriptor, can_ask
 from interlock.surface.cli.terminal.errors import BadUsage, Refused, Waits
 
@@ -28,6 +29,8 @@ CLASSES: tuple[ToolClass, ...] = ("read_only", "reversible", "irreversible")
     examples="""
     interlock approve 3f9c0a1b
     interlock approve 3f9c0a1b --class read_only
+    interlock approve 3f9c0a1b --standing --calls 20 --for 8h
+    interlock approve 3f9c0a1b --standing --below path=/srv/drafts --any content
     interlock approve 3f9c0a1b --yes --key ada --json
     interlock approve 3f9c0a1b --proof - < proof.jwt
     """,
@@ -51,11 +54,25 @@ def approve(
         typer.Option("--proof", metavar="TOKEN", help="One signed elsewhere, or - for stdin.", show_default=False),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what will happen.")] = False,
+    standing: Annotated[
+        bool, typer.Option("--standing", help="Sign a standing grant for this call and calls like it.")
+    ] = False,
+    below: Below = None,
+    one_of: OneOf = None,
+    most: Most = None,
+    least: Least = None,
+    equal: Equal = None,
+    free: Free = None,
+    calls: Calls = None,
+    time: For = None,
 ) -> None:
     """Approve what waits, with your signature.
 
     It shows what will happen and asks first. The signature is made here, over exactly what was shown; the key never
     leaves this machine. The caller can then make the held call once, while the approval is valid.
+
+    With --standing, calls like this one by the same caller run without being held, until the grant ends: paths in the
+    same folder and numbers up to this one are proposed, and everything else stays the same unless you say otherwise.
     """
     from interlock.operator_api.approvals import Approval
     from interlock.operator_api.requests import DecideApproval
@@ -68,6 +85,27 @@ def approve(
         draw_preview(invocation, answer)
     if one.status != "pending":  # its arguments may be gone by now, and nothing could be signed
         raise _settled(one)
+    if standing:
+        if tool_class is not None or proof is not None or one.kind != "call":
+            raise BadUsage("usage", "--standing is for held calls, and your key signs it here")
+        from interlock.operator_api.requests import DraftGrant
+        from interlock.surface.cli.keys.grant_signing import draft_from_call, sign_drafted
+
+        rules = rules_of(
+            below=below,
+            one_of=one_of,
+            most=most,
+            least=least,
+            equal=equal,
+            free=free,
+            arguments=_arguments(one),
+        )
+        wanted = DraftGrant(approval=one.id, calls=calls, seconds=seconds_of(time), reason=reason)
+        draft = draft_from_call(invocation, wanted, rules)
+        sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
+        return
+    if any(given is not None for given in (below, one_of, most, least, equal, free, calls, time)):
+        raise BadUsage("usage", "these options are of a standing grant", hint="add --standing")
     said = _choose_answer(one, tool_class)
     if not yes:
         _ask(one, said)
@@ -82,6 +120,12 @@ def approve(
         out.raw_json(done.raw)
     else:
         out.line(_outcome_text(done.as_(Approval)))
+
+
+def _arguments(one: "Approval") -> "dict[str, Any]":
+    import msgspec
+
+    return msgspec.json.decode(bytes(one.params), type=dict[str, Any] | None) or {}
 
 
 def _settled(one: "Approval") -> Refused:

@@ -1,0 +1,49 @@
+"""Classification: what tools are that do not say it themselves, proposed in one table and signed at once."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+ToolClass = Literal["read_only", "reversible", "irreversible"]
+
+
+class ToolRuling(Struct, frozen=True, kw_only=True):
+    """What one tool is, as it is signed."""
+
+    tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
+    digest: Annotated[str, Meta(description="The digest of its definition.")]
+    tool_class: Annotated[ToolClass, Meta(description="What it is.")] = field(name="class")
+
+
+class ClassProposal(ToolRuling, frozen=True, kw_only=True):
+    """What is proposed for one tool, and why."""
+
+    by: Annotated[
+        str, Meta(description="What suggests it: annotations, name, schema, or nothing (then the strictest).")
+    ]
+    question: Annotated[
+        str | None, Meta(description="What a person should look at: its name and its annotations contradict.")
+    ]
+    is_open: Annotated[bool, Meta(description="Nothing is known of it yet, and its calls wait; else it is in use.")]
+    description: Annotated[str | None, Meta(description="What it does, in the words of its server.")]
+
+
+class ClassProposals(Struct, frozen=True, kw_only=True):
+    """One row for each tool without a class, and for each whose annotations contradict its name."""
+
+    aggregator_id: Annotated[str, Meta(description="The node, as it is signed.")]
+    tools: Annotated[tuple[ClassProposal, ...], Meta(description="By name.")]
+
+
+class UnclassifiedTool(Struct, frozen=True, kw_only=True):
+    """A tool that a signature did not count for."""
+
+    tool: Annotated[str, Meta(description="The tool.")]
+    why: Annotated[str, Meta(description="Why it was left out.")]
+
+
+class ClassifiedTools(Struct, frozen=True, kw_only=True):
+    """What a signature did."""
+
+    classified: Annotated[tuple[ToolRuling, ...], Meta(description="What is remembered.")]
+    left_out: Annotated[tuple[UnclassifiedTool, ...], Meta(description="What is not, and why.")]

@@ -1,0 +1,72 @@
+"""Held calls that a standing grant releases: which grant covers a call, and its use, on disk before the call leaves.
+
+What a contract asks for is asked each time (AIP-14.rules-1), what no operator has classified has no definition to sign,
+and what a hop below holds is asked there: a grant of this node is about this node's gate alone.
+"""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from interlock.protocol.approvals.approval import Approval, Decision, What
+from interlock.protocol.approvals.standing_grant import KIND
+from interlock.protocol.ax.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.approvals.standing_grants import StandingGrants, Uncovered
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.calls.check import Release
+from interlock.runtime.gate.hold import GateHold, may_be_granted
+
+_TAKEN: Final = (CONFIRMATION_USED, CONFIRMATION_EXPIRED)  # an approval that an identical call used, or that lapsed
+
+
+class GrantedCalls:
+    def __init__(self, grants: StandingGrants, inbox: Inbox, clock: Clock) -> None:
+        self._grants = grants
+        self._inbox = inbox
+        self._clock = clock
+
+    def release(self, hold: GateHold, waiting: Approval | None) -> Release | str:
+        """The release of a call that a grant covers, or why none does; empty where there is none for its caller.
+
+        `waiting`: the approval that the call waits for already.
+        """
+        route = hold.route
+        if not may_be_granted(route) or not self._grants.has_any(route.qualified, hold.requester):
+            return ""
+        try:
+            said = read_untrusted(bytes(hold.arguments or RAW_EMPTY))
+        except AmbiguousJson:
+            said = None
+        arguments = said if isinstance(said, dict) else None
+        found = self._grants.find(route.qualified, route.digest, hold.requester, arguments)
+        if found is None:
+            return ""
+        if isinstance(found, Uncovered):
+            return f"The standing grant {found.grant_id} {found.why}."
+        return Release(waiting.id if waiting is not None else "", grant_id=found.grant.id)
+
+    async def use(self, release: Release, question: Approval) -> Approval | Fault:
+        """Counts the use first: of two calls that race for the last one, the other is held. Gives the approval under
+        which the call is on record. `question`: what a person would have been asked."""
+        grant_id = release.grant_id or ""
+        used = await self._grants.use(grant_id)
+        if isinstance(used, Fault):
+            return used
+        proof = replace(used.proof, type=KIND, jti=grant_id)
+        decision = Decision(what=What.APPROVED, by=f"grant:{grant_id}", at=self._clock.wall(), proof=proof)
+        if release.approval_id:
+            decided = await self._inbox.decide(release.approval_id, decision)
+            if not isinstance(decided, Fault):
+                return await self._inbox.use(decided.id)
+            if decided.code not in _TAKEN:  # somebody has said no meanwhile
+                return decided
+        return await self._inbox.raise_used(question, decision)
+
+    def is_granted(self, approval: Approval) -> bool:
+        """Whether a grant approved it: for the call that was counted, and for no other."""
+        proof = approval.decision.proof if approval.decision is not None else None
+        return proof is not None and proof.type == KIND
