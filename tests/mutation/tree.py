@@ -4,6 +4,7 @@ The copy has an interpreter of its own whose path begins with the copied sources
 runs the mutant, whatever environment the test gives it. The other packages are those of the interpreter that runs this.
 """
 
+import compileall
 import contextlib
 import os
 import shutil
@@ -15,6 +16,7 @@ import tempfile
 import venv
 from collections.abc import Iterator
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 from tests.mutation.mutants import Mutant
 
@@ -32,8 +34,10 @@ class Tree:
         packages = Path(sysconfig.get_path("purelib", vars={"base": str(environment), "platbase": str(environment)}))
         ours = Path(sysconfig.get_path("purelib"))
         (packages / "tree.pth").write_text(f"{self.root / 'src'}\n{ours}\nimport mutation_start\n")
-        # A compiled file is believed when time and size fit, as they may for a mutant and its source.
+        # A compiled file is believed when time and size fit, as they may for a mutant and its source; one with a hash
+        # of its source is not, so that those of the unchanged files are made once.
         (packages / "mutation_start.py").write_text("import sys\nsys.dont_write_bytecode = True\n")
+        compileall.compile_dir(self.root, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
         for script in Path(sys.executable).parent.glob("interlock*"):
             text = script.read_text()
             (self._python.parent / script.name).write_text(f"#!{self._python}\n" + text.partition("\n")[2])

@@ -119,7 +119,7 @@ def test_execute_names_the_contracts_of_the_file(execute: Any, codes: list[str])
     assert [each.code for each in problems if each.severity == "error"] == codes
 
 
-@pytest.mark.req("AIP-tools-5", "AIP-tools-8")
+@pytest.mark.req("AIP-tools-2", "AIP-tools-5", "AIP-tools-8")
 def test_what_a_hook_makes_is_not_compared_ahead_and_checked_at_the_call() -> None:
     tool = giving({"type": "object", "properties": {"t": STRING}}, inputs=takes("q", q=STRING))
     promise = promising(

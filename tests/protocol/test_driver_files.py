@@ -120,6 +120,10 @@ def test_the_older_form_is_refused_with_what_took_its_place() -> None:
 def test_kind_is_mcp(kind: Any) -> None:
     assert ("schema_invalid", "/kind") in errors(driver(kind=kind))
     assert errors(driver(kind="mcp")) == []
+    front = read_frontmatter(text(driver(kind=kind)), "DRIVER.md").value
+    assert front is not None
+    for schema in ("AIP-30", "AIP-32"):  # each by itself
+        assert [each.field for each in schema_problems.check(front, schema)] == ["/kind"]
 
 
 @pytest.mark.req("AIP-30.front-2")
@@ -315,8 +319,10 @@ def test_a_file_with_our_extensions_passes_the_published_schemas() -> None:
     assert told(check_published(text(pypi), "DRIVER.md")) == [("schema_invalid", "/server/kind")]
 
 
+@pytest.mark.req("AIP-tenant-2")
 def test_our_extensions_are_read_and_listed() -> None:
     extended = loaded(EXTENDED)
+    assert (extended.interlock.max_processes, loaded(driver()).interlock.max_processes) == (2, 16)
     assert extended.interlock.isolation == "tenant"
     assert extended.interlock.client_capabilities == ("sampling",)
     assert extended.sandbox is not None

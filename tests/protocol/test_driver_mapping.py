@@ -223,7 +223,7 @@ def test_what_is_no_place_in_the_context_is_refused(path: str) -> None:
     assert [each[0] for each in checked(entry(context_arguments={"tenant": path}))] == ["mapping_invalid"]
 
 
-@pytest.mark.req("AIP-security-7")
+@pytest.mark.req("AIP-security-7", "AIP-map-2")
 @pytest.mark.parametrize("name", ["repo_path", "tenant", "query"], ids=["a default", "the context", "a renamed input"])
 def test_a_further_input_reaches_no_argument_that_something_else_feeds(name: str) -> None:
     inputs = {**takes("sql", sql=STRING), "additionalProperties": True}

@@ -428,7 +428,7 @@ def test_another_definition_has_another_digest_and_the_order_of_members_does_not
     assert reading.tool_digest != digest_of({**READ_FILE, "description": "another"})
 
 
-@pytest.mark.req("AIP-extract-7")
+@pytest.mark.req("AIP-extract-7", "AIP-extract-5")
 @pytest.mark.parametrize(
     ("path", "tool", "text"),
     [("$.contents", READ_FILE, "hello\n"), ("$.entries", LIST_DIRECTORY, "[DIR] .git\n[FILE] a.txt")],

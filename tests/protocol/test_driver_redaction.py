@@ -21,10 +21,13 @@ def test_a_value_in_json_is_replaced_however_it_is_escaped(is_ascii: bool) -> No
         assert said == {"text": "it is [secret:db/password]."}
 
 
+@pytest.mark.req("AIP-19.plain-1")
 def test_each_line_of_a_value_is_replaced_and_short_ones_are_left() -> None:
-    redactor = Redactor({"key": "-----BEGIN\nabcdefghij\nx\n"})
-    assert redactor.redacted(b"abcdefghij x") == b"[secret:key] x"
-    assert not Redactor({"pin": "1" * (CHARS_MIN - 1)})
+    redactor = Redactor({"key": "-----BEGIN\n abcdefgh\nx\n"})
+    assert redactor.redacted(b"abcdefgh x") == b"[secret:key] x"
+    assert not Redactor({"pin": "1234567"})
+    assert not Redactor({"pin": "1234567 "})
+    assert Redactor({"pin": "12345678"}).redacted(b"12345678") == b"[secret:pin]"
 
 
 def test_one_value_within_another_does_not_hide_it() -> None:

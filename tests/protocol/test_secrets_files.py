@@ -56,7 +56,8 @@ def test_an_inventory_has_entries_and_nothing_else() -> None:
     assert errors() == [("schema_invalid", "/secrets")]
     assert told(read_secrets(text({"secrets": [secret()], "more": 1}), "S").errors) == [("schema_invalid", "/more")]
     assert [each.kind for each in loaded(secret()).entries] == ["opaque"]
-    assert loaded(secret(slug="acme/key")).entries[0].slug == "acme/key"
+    for slug in ("acme/key", "ab", "a" * 80):
+        assert loaded(secret(slug=slug)).entries[0].slug == slug
 
 
 @pytest.mark.req("AIP-19.file-1")

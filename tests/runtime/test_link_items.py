@@ -304,6 +304,7 @@ async def test_declared_link_latency_raises_the_class_at_once_and_keeps_the_owne
     assert "x-mcpax-declared" not in shown["s1.s0.slow"]["_meta"]
 
 
+@pytest.mark.req("AX-9.2-3", "AX-9.2-4", "AX-13.1-3")
 async def test_measured_latency_raises_when_the_list_is_rebuilt_and_does_not_fall_in_a_session() -> None:
     house = House()
     offer = Offer(kind="leaf", session="one")
@@ -581,6 +582,7 @@ async def test_each_part_of_a_definition_is_watched(after: Tool) -> None:
     assert [one.name for one in (await house.catalog.stock(link, listing(after))).changed] == ["l.t"]
 
 
+@pytest.mark.req("AX-13.1-3")
 async def test_a_new_session_with_the_same_definitions_changes_nothing_and_a_changed_one_is_noticed() -> None:
     house = House()
     offered = listing(tool("t", full(), description="d"))
@@ -592,7 +594,14 @@ async def test_a_new_session_with_the_same_definitions_changes_nothing_and_a_cha
     assert house.routes()["l.t"].link is second
     assert (len(house.told), house.notes) == (1, 2)
     third = house.link("l", Offer(kind="leaf", session="three"))
-    assert (await house.catalog.stock(third, listing(tool("t", full(), description="e")))).changed != ()
+    other = listing(tool("t", full(), description="e"))
+    assert (await house.catalog.stock(third, other)).changed != ()
+    kept = house.link_items("l")
+    await house.catalog.stock(third, other)
+    assert house.link_items("l") is kept
+    fourth = house.link("l", third.offer)  # of the same session, and another connection
+    await house.catalog.stock(fourth, other)
+    assert house.routes()["l.t"].link is fourth
 
 
 async def test_a_class_raised_or_an_availability_changed_on_the_way_is_no_changed_definition() -> None:

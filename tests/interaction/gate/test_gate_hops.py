@@ -212,7 +212,7 @@ def test_a_gated_node_that_is_used_as_a_plain_server_asks_through_the_node_above
         assert len(diary) == 1
 
 
-@pytest.mark.req("AX-11.3-16")
+@pytest.mark.req("AX-11.3-16", "AX-11.3-3")
 def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(tmp_path: Path) -> None:
     diary = Diary(tmp_path / "diary.jsonl")
     with tree(tmp_path, diary, CLOSED + ADAS, DEFER + ADAS, CLOSED + BOBS) as nodes, Client(nodes[0]) as client:
@@ -236,9 +236,10 @@ def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(t
         approve(nodes[0], outer)
         inner = client.held(FIRE, {"n": 3})
         approve(nodes[2], inner, BOB)
-        with Client(nodes[2]) as thief:
-            redeem = {"confirmation_id": inner["confirmation_id"], "redeem": True}
-            assert thief.ask("mcpax/confirm", redeem)["error"]["code"] == 32120
+        redeem = {"confirmation_id": inner["confirmation_id"], "redeem": True}
+        with Client(nodes[1]) as near, Client(nodes[2]) as nearer:
+            for thief in (desk, near, nearer):
+                assert thief.ask("mcpax/confirm", redeem)["error"]["code"] == 32120
         assert not [entry for entry in diary.read("fire") if entry["arguments"] == {"n": 3}]
         assert client.call(FIRE, {"n": 3})["structuredContent"] == {"did": "fire"}
         assert [entry["arguments"] for entry in diary.read("fire")].count({"n": 3}) == 1

@@ -60,7 +60,7 @@ async def test_an_idle_server_ends_and_the_next_call_starts_another(stage: Stage
     lease.release()
 
 
-@pytest.mark.req("AIP-tools-3")
+@pytest.mark.req("AIP-tools-2", "AIP-tools-3")
 async def test_a_tool_that_does_not_fit_rejects_the_driver_before_anything_is_called(stage: Stage) -> None:
     needs_more = {"type": "object", "required": ["other"], "properties": {"other": {"type": "string"}}}
     provider = await settled(stage.provider(*stage.tools({"name": "echo", "inputSchema": needs_more})))

@@ -222,13 +222,13 @@ async def make_link_items(
 ) -> LinkItems | Fault:
     """The items of a link, `old` itself where nothing changed, or the refusal that ends its session (MCP-AX 4.3)."""
     offer = link.offer
-    if old is not None and (old.link is not link or old.offer.session != offer.session):  # AX-13.1-3
+    if old is not None and (old.link is not link or old.offer.session != offer.session):  # AX-13.1-3, AX-9.2-4
         old = None
     digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
     digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
     least = least_latency_class(offer.link_latency_ms, link.latencies)
     least = least if old is None else max(least, old.least_latency)  # AX-9.2-4: within a session
-    is_same = old is not None and not old.stale and old.digests == digests and old.offer == offer
+    is_same = old is not None and not old.stale and old.digests == digests and old.offer == offer  # AX-13.1-3
     if old is not None and is_same and old.least_latency is least:
         return msgspec.structs.replace(old, degraded=False) if old.degraded else old
     known: dict[str, Route] = {}

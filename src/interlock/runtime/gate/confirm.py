@@ -101,7 +101,7 @@ class Confirmations:
             relayed = self._gate.rounds.maybe_relayed(read.confirmation_id)
             if relayed is None:  # AX-11.3-3: an unknown id
                 return self._dispatcher.refuse(call, UNKNOWN)
-            if read.redeem and relayed.requester != requester_of(call):
+            if read.redeem and relayed.requester != requester_of(call):  # AX-11.3-3: only who made the call
                 return self._dispatcher.refuse(call, UNKNOWN)
             astray = call.maybe_astray((*relayed.route.below, relayed.route.local), relayed.onward)
             return self._carry_down(call, relayed) if astray is None else self._dispatcher.refuse(call, astray)
@@ -125,6 +125,7 @@ class Confirmations:
 
     def _redeem(self, call: Confirming, approval: Approval) -> Call:
         """The caller above asks for the call that is held here, by its id alone: the call itself has passed before."""
+        # AX-11.3-3: only who made the call
         if approval.kind is not Kind.CALL or approval.requested_by != requester_of(call):
             return self._dispatcher.refuse(call, UNKNOWN)
         route = self._find(approval.tool) if approval.status is Status.DENIED else None

@@ -59,7 +59,7 @@ def read_lease(data: bytes) -> Lease:
 
 def claim(held: Lease | None, request: Register, wanted: Lease) -> Claim | Fault:
     """`held`: what the store holds now. `wanted`: the lease of the session about to begin."""
-    # AX-13.4-2
+    # AX-13.4-2 and -3
     if held is None or held.aggregator_id == wanted.aggregator_id or releases(request.released_session, held):
         return Claim(lease=wanted, replaces=held)
     return split_brain(held.aggregator_id)

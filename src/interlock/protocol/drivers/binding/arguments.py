@@ -68,7 +68,7 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
         wrong = stray if not self.takes_more else [name for name in stray if name in self.fed]
         if wrong:
             return _refusal("input_invalid", f"the contract has no input {_join_names(wrong)}", inputs=wrong)
-        made.update({name: given[name] for name in stray})
+        made.update({name: given[name] for name in stray})  # AIP-map-2
         for name, value in self.defaults.items():
             made.setdefault(name, value)  # AIP-map-5
         for feeds in self.inputs.values():

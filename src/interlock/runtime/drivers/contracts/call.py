@@ -418,8 +418,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         detail = fault.detail if isinstance(fault, LostFault) else fault.message
         ref = self._log_ref(DriverError(code="upstream_error", message=detail))
         self._record_invocation("upstream_error")
-        said = fault.data or {}
-        data = {**said, "ref": ref}  # AIP-transport-13
+        data = {**(fault.data or {}), "ref": ref}  # AIP-transport-13
         super().on_failed(Fault(fault.code, fault.message, data), outcome)
 
     def _degrade(self, error: DriverError) -> None:

@@ -54,7 +54,7 @@ def check(
             problems.append(_missing_tool(driver, binding, raws))
             continue
         outcome = match(driver, binding, contract, decode_value(raw), entry=entry)
-        if isinstance(outcome, tuple):  # AIP-tools-3
+        if isinstance(outcome, tuple):  # AIP-tools-2 and -3
             problems.extend(outcome)
             continue
         bound[contract.id] = outcome

@@ -57,8 +57,8 @@ _ENTRY = closed_object(
     ["slug", "name", "description"],
     slug={
         "type": "string",
-        "minLength": 2,
-        "maxLength": 80,
+        "maxLength": 80,  # AIP-19.file-1; the pattern wants two characters
+        # AIP-19.file-1
         "pattern": "^([a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]$",
     },
     name={"type": "string", "minLength": 1, "maxLength": 80},

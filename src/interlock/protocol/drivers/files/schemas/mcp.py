@@ -36,7 +36,7 @@ _RESOURCE = closed_object(  # AIP-front-6
 # AIP-front-8
 _PER_TOOL = closed_object(["tool_name"], tool_name=_TEXT, argument_mapping=STRING_MAP, result_extract=_TEXT)
 _SHARED: dict[str, Any] = {
-    "kind": {"const": "mcp"},
+    "kind": {"const": "mcp"},  # AIP-front-1
     "transport": {"enum": ["stdio", "sse", "http"]},  # AIP-front-3
     "protocol_version": _TEXT,
     "prompts": {"type": "array", "items": _PROMPT},
@@ -189,7 +189,7 @@ _INSTALL = {
 
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
-    "required": ["kind", "server", "transport"],  # AIP-front-2, AIP-front-3
+    "required": ["kind", "server", "transport"],  # AIP-front-1 to -3
     "properties": {
         **_SHARED,
         "server": _server(
