@@ -66,7 +66,7 @@ class Adapter:
             os.environ.get("MCP_AQL_ENDPOINT_PROFILE", profile),
             os.environ.get("MCP_AQL_TOOL_PREFIX", prefix),
         )
-        if concurrency not in CONCURRENCIES:
+        if concurrency not in CONCURRENCIES:  # AQL-9.3.1-1
             raise DeclarationInvalid(f"concurrency is one of {', '.join(CONCURRENCIES)}, not {concurrency!r}")
         self.concurrency = concurrency
         self.max_concurrent_requests = max_concurrent_requests
@@ -225,10 +225,10 @@ class Adapter:
 
     def _check(self, operation: Operation, category: Category, reason: str | None, *, own: bool) -> None:
         problem = check_operation(operation)
-        if problem is None and operation.name in self.operations:
+        if problem is None and operation.name in self.operations:  # AQL-6.2-1
             problem = f"operation '{operation.name}': there is one of this name already (6.2)"
         if problem is None and category is Category.UPDATE:
-            problem = _update_problem(operation)
+            problem = _update_problem(operation)  # AQL-4.5-1
         if problem is None and operation.upsert and category is not Category.CREATE:
             problem = f"operation '{operation.name}': upsert goes with CREATE (8.3)"
         if problem is None and not own:
@@ -253,14 +253,14 @@ class Adapter:
         self, name: str, states: Mapping[str, str], *, supports_retry: bool, progress: bool
     ) -> tuple[Lifecycle, TypeDeclaration]:
         for state, core in states.items():
-            if state in _CORE or core not in ("pending", "running"):
+            if state in _CORE or core not in ("pending", "running"):  # AQL-8.4.4-2
                 raise DeclarationInvalid(
                     f"operation '{name}': the state '{state}' must be a new one and map to pending or running (8.4.4)"
                 )
         every = (*_CORE, *states)
         extra = "; ".join(f"{state} counts as {core}" for state, core in states.items())
         said = TypeDeclaration(
-            name="ExecutionState",
+            name="ExecutionState",  # AQL-8.4.4-2
             kind="enum",
             values=every,
             description=f"The states of an execution. {extra}".strip(),
@@ -278,7 +278,7 @@ def _endpoints(mode: str, profile: str | Profile, prefix: str) -> Endpoints:
     if mode == "crude":  # the older word
         log.info("the mode crude is called semantic, with the profile crude")
         mode = "semantic"
-    if mode not in MODES:
+    if mode not in MODES:  # AQL-3.3-5
         raise DeclarationInvalid(f"the mode is one of {', '.join(MODES)}, not {mode!r}")
     found = profile if isinstance(profile, Profile) else PROFILES.get(profile)
     if found is None:
@@ -309,10 +309,10 @@ def _fields_parameter(default: str) -> Parameter:
 
 def _update_problem(operation: Operation) -> str | None:
     """4.5: identifiers beside `input`, and everything that can be changed inside it."""
-    if "input" not in operation.by_name:
+    if "input" not in operation.by_name:  # AQL-4.5-1
         return f"operation '{operation.name}': an UPDATE takes what it changes in a parameter 'input' (4.5)"
     beside = {"dry_run", IF_MATCH.name, CONFIRMATION.name}
     for parameter in operation.parameters:
-        if not parameter.required and parameter.name not in beside:
+        if not parameter.required and parameter.name not in beside:  # AQL-4.5-1 and -2
             return f"operation '{operation.name}': '{parameter.name}' can be left out, so it belongs into 'input' (4.5)"
     return None

@@ -35,10 +35,10 @@ class Schedule:
 
     @asynccontextmanager
     async def _alone(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
-        if self.kind == "serialized" or (self.kind == "resource-locked" and not is_read):
+        if self.kind == "serialized" or (self.kind == "resource-locked" and not is_read):  # AQL-9.3.1-1
             async with self._locked("" if self.kind == "serialized" else resource):
                 yield
-        elif self.kind == "read-concurrent":
+        elif self.kind == "read-concurrent":  # AQL-9.3.1-1
             async with self._changed:
                 await self._changed.wait_for(lambda: not self._is_writing and (is_read or not self._readers))
                 self._readers += is_read

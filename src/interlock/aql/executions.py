@@ -78,7 +78,7 @@ class Execution:
 
     def move(self, to: ExecutionStatus) -> None:
         """Raises OperationFailed (CONFLICT_INVALID_STATE) where the life cycle has no such move."""
-        if not may_move(self._status, to, supports_retry=self._lifecycle.supports_retry):
+        if not may_move(self._status, to, supports_retry=self._lifecycle.supports_retry):  # AQL-8.4.2-1
             raise OperationFailed(self.invalid_state(to.value))
         self._status, self._state = to, to.value
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -88,7 +88,7 @@ class Execution:
             self._finished_at, self.ended_at = now, time.monotonic()
 
     def invalid_state(self, requested: str) -> Failure:
-        details = {"execution_id": self.id, "status": self._state, "requested": requested}
+        details = {"execution_id": self.id, "status": self._state, "requested": requested}  # AQL-8.4.2-1
         said = f"Execution '{self.id}' is '{self._state}' and cannot become '{requested}'"
         return failure(Code.CONFLICT_INVALID_STATE, said, details)
 
@@ -132,7 +132,7 @@ class Execution:
 
     def _end(self, to: ExecutionStatus) -> bool:
         """False: it has ended already, and what comes late is dropped."""
-        if self._status in TERMINAL:
+        if self._status in TERMINAL:  # AQL-8.4.2-2, AQL-2.3.3-3
             return False
         with contextlib.suppress(OperationFailed):
             self.move(to)
@@ -142,8 +142,8 @@ class Execution:
     def cancel(self) -> None:
         """From every state that is not terminal (8.4.4)."""
         if self._status in TERMINAL:
-            raise OperationFailed(self.invalid_state("cancelled"))
-        self.move(ExecutionStatus.CANCELLED)
+            raise OperationFailed(self.invalid_state("cancelled"))  # AQL-8.4.2-2
+        self.move(ExecutionStatus.CANCELLED)  # AQL-8.4.4-4
         if self.task is not None:
             self.task.cancel()
 

@@ -122,7 +122,7 @@ def _binary(name: str, description: str, *, required: bool) -> list[Parameter]:
     said = f"{description} Base64 (RFC 4648) with padding.".strip()
     return [
         Parameter(name=f"{name}_content", type="string", required=required, description=said),
-        Parameter(name=f"{name}_encoding", type="string", enum=("base64",), default="base64"),
+        Parameter(name=f"{name}_encoding", type="string", enum=("base64",), default="base64"),  # AQL-4.7.4-1
         Parameter(name=f"{name}_mime_type", type="string", default=OCTETS, description="Its media type."),
     ]
 
@@ -151,7 +151,7 @@ class _Types:
         # `X | None = None` is the way of Python to say that it may be left out; null is then refused.
         is_left_out = not required and default is None and "null" not in said.lower()
         is_null = type(None) in _members(inner) and not is_left_out
-        if is_null and "null" not in said.lower():
+        if is_null and "null" not in said.lower():  # AQL-4.7.6-2
             raise DeclarationInvalid(
                 f"operation '{self._operation}': the description of '{name}' must say what null does (4.7.6)"
             )
@@ -166,7 +166,7 @@ class _Types:
         else:
             made |= {"type": " | ".join(self._word(one)[0] for one in members), "schema": _schema(converted)}
         if is_null:
-            made["type"] = f"{made['type']} | null"
+            made["type"] = f"{made['type']} | null"  # AQL-4.7.6-2
             if made.get("schema") is None and made["type"].split(" ")[0] in self.types:
                 made["schema"] = _schema(converted)
         return Parameter(description=said, **made)
@@ -190,7 +190,7 @@ class _Types:
             fields: list[Parameter] = []
             info = type_info(kind)
             for field in info.fields if isinstance(info, StructType) else ():
-                if field.encode_name in fixed:
+                if field.encode_name in fixed:  # AQL-4.5-2
                     continue
                 inner = _bare(hints[field.name])[0]
                 held = [one for one in _members(inner) if one not in (type(None), msgspec.UnsetType)]
@@ -227,7 +227,7 @@ class _Types:
             return _WORDS[kind], {}, ""
         if kind in _TEXTS:
             pattern, form, said = _TEXTS[kind]
-            return "string", {"pattern": pattern, "format": form}, said
+            return "string", {"pattern": pattern, "format": form}, said  # AQL-4.7.3-3, AQL-4.7.2-3
         origin, inner = get_origin(kind), get_args(kind)
         if origin is Literal:
             return "string", {"enum": inner}, ""

@@ -22,8 +22,8 @@ from interlock.protocol.aql.errors import OperationFailed, invalid_type, invalid
 SAFE_INTEGER: Final = 2**53 - 1
 OCTETS: Final = "application/octet-stream"
 # RFC 3339 with seconds and offset; days and months are checked when it is read.
-DATE_TIME: Final = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$"
-DATE: Final = r"^\d{4}-\d{2}-\d{2}$"
+DATE_TIME: Final = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$"  # AQL-4.7.2-1
+DATE: Final = r"^\d{4}-\d{2}-\d{2}$"  # AQL-4.7.2-1
 INTEGER: Final = r"^-?\d{1,1000}$"
 DECIMAL: Final = r"^-?\d{1,1000}(\.\d{1,1000})?$"
 
@@ -54,7 +54,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, datetime):
-        if value.tzinfo is None:
+        if value.tzinfo is None:  # AQL-4.7.2-3
             raise TypeError("a datetime without a time zone was returned; make it aware, as datetime.now(UTC) is")
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, date | time):
@@ -84,9 +84,9 @@ def _members(members: Mapping[Any, Any]) -> dict[str, Any]:
         name = str(key)
         if isinstance(value, Binary | bytes):
             binary = value if isinstance(value, Binary) else Binary(value)
-            made[f"{name}_content"] = base64.b64encode(binary.content).decode()
-            made[f"{name}_encoding"] = "base64"
-            made[f"{name}_mime_type"] = binary.mime_type
+            made[f"{name}_content"] = base64.b64encode(binary.content).decode()  # AQL-4.7.4-1
+            made[f"{name}_encoding"] = "base64"  # AQL-4.7.4-1
+            made[f"{name}_mime_type"] = binary.mime_type  # AQL-4.7.4-1
             continue
         made[name] = plain(value)
         if isinstance(value, Decimal):
@@ -99,7 +99,7 @@ def _members(members: Mapping[Any, Any]) -> dict[str, Any]:
 def read_base64(param: str, text: str) -> bytes:
     """RFC 4648, standard alphabet, padded. Raises OperationFailed."""
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(text, validate=True)  # AQL-4.7.4-1
     except (binascii.Error, ValueError):
         why = "it must be base64 (RFC 4648) with the standard alphabet and padding, without white space"
         raise OperationFailed(invalid_value(param, why)) from None

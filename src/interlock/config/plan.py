@@ -349,7 +349,7 @@ class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
     execution_keep_s: float = 86_400
     limits: AqlLimits = AqlLimits()
     danger: AqlDangerPlan = AqlDangerPlan()
-    strict_mode: bool = True
+    strict_mode: bool = True  # AQL-4.6.2-2
     batch: bool = True
     field_selection: bool = True
     response_meta: bool = False

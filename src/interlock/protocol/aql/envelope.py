@@ -43,7 +43,7 @@ def success(
     """`data`: any JSON-able value, or Raw text. `_meta` stands only where an id or a duration is given (C.meta-1)."""
     text = bytes(data) if isinstance(data, Raw) else _encode(data)
     if not warnings and request_id is None and duration_ms is None:
-        return b'{"success":true,"data":%b}' % text
+        return b'{"success":true,"data":%b}' % text  # AQL-5.1-1
     parts = [b'{"success":true,"data":', text]
     if warnings:
         parts += [b',"warnings":', _encode(_kept(warnings))]
@@ -74,7 +74,7 @@ def error_object(failure: Failure, *, bare: bool = False) -> dict[str, Any]:
 
 
 def failed(failure: Failure, *, bare: bool = False) -> bytes:
-    said: dict[str, Any] = {"success": False, "error": error_object(failure, bare=bare)}
+    said: dict[str, Any] = {"success": False, "error": error_object(failure, bare=bare)}  # AQL-5.1-1
     if failure.confirmation is not None and not bare:
         said["confirmation"] = failure.confirmation
     return _encode(said)

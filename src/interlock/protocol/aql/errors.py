@@ -51,11 +51,11 @@ CATEGORIES: Final = ("VALIDATION_", "NOT_FOUND_", "PERMISSION_", "CONFLICT_", "R
 
 LimitType = Literal["request_size", "response_size", "string_length", "array_elements", "nesting_depth"]
 UNITS: Final[Mapping[str, str]] = {
-    "request_size": "bytes",
+    "request_size": "bytes",  # AQL-4.7.5-7
     "response_size": "bytes",
     "string_length": "bytes",
-    "array_elements": "elements",
-    "nesting_depth": "levels",
+    "array_elements": "elements",  # AQL-4.7.5-7
+    "nesting_depth": "levels",  # AQL-4.7.5-7
     "batch_operations": "elements",
 }
 HELP: Final = 'introspect tells more: {"operation":"introspect","params":{"query":"operations"}}'
@@ -116,7 +116,7 @@ def missing_params(
         "missing_params": [one for one, _, _ in missing],
     }
     if unknown:
-        details["unknown_params"] = list(unknown)
+        details["unknown_params"] = list(unknown)  # AQL-4.5.3-1
     where = help_with(operation) if of_type is None else help_with_type(of_type)
     return failure(Code.VALIDATION_MISSING_PARAM, f"{said}. {suggestion}{where}", details)
 
@@ -137,6 +137,7 @@ def invalid_value(param: str, why: str, details: Mapping[str, Any] | None = None
 def unknown_params(
     operation: str, unknown: Sequence[str], valid: Sequence[str], near: Mapping[str, str] | None = None
 ) -> Failure:
+    # AQL-4.6-2
     details: dict[str, Any] = {"operation": operation, "unknown_params": list(unknown), "valid_params": list(valid)}
     message = f"Unknown parameter(s) for operation '{operation}': {', '.join(unknown)}"
     if near:
@@ -159,13 +160,14 @@ def unknown_fields(
 def invalid_encoding(location: str | None = None, byte_offset: int | None = None) -> Failure:
     details: dict[str, Any] = {}
     if location is not None:
-        details["location"] = location
+        details["location"] = location  # AQL-4.7.1-1
     if byte_offset is not None:
-        details["byte_offset"] = byte_offset
+        details["byte_offset"] = byte_offset  # AQL-4.7.1-1
     return failure(Code.VALIDATION_INVALID_ENCODING, "Invalid character encoding in request", details)
 
 
 def too_large(limit_type: str, limit: int, actual: int, **more: Any) -> Failure:
+    # AQL-4.7.5-7
     details = {"limit_type": limit_type, "limit_value": limit, "actual_value": actual, "unit": UNITS[limit_type]}
     message = f"Payload exceeds {limit_type} limit of {limit}"
     return failure(Code.VALIDATION_PAYLOAD_TOO_LARGE, message, {**details, **more})
@@ -189,7 +191,7 @@ def endpoint_mismatch(operation: str, expected: str, expected_tool: str, actual:
         "operation": operation,
         "expected_endpoint": expected,
         "actual_endpoint": actual,
-        "expected_tool": expected_tool,
+        "expected_tool": expected_tool,  # AQL-6.2-3
     }
     message = f"Operation '{operation}' must be called via {expected_tool}, not {actual_tool}"
     return failure(Code.VALIDATION_ENDPOINT_MISMATCH, message, details)

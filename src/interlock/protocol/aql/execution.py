@@ -26,7 +26,7 @@ TERMINAL: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 
 def may_move(status: ExecutionStatus, to: ExecutionStatus, *, supports_retry: bool = False) -> bool:
     """8.4.2; out of `failed` only a retry leads, where it is supported."""
-    return to in MOVES[status] or (supports_retry and status is _S.FAILED and to is _S.RUNNING)
+    return to in MOVES[status] or (supports_retry and status is _S.FAILED and to is _S.RUNNING)  # AQL-8.4.2-1
 
 
 def state_answer(

@@ -27,7 +27,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     by_operation: Mapping[str, str] = {}  # beside the categories; `introspect` at least
 
     def family_of(self, operation: Operation) -> str:
-        if operation.family is not None and operation.family in self.families:
+        if operation.family is not None and operation.family in self.families:  # AQL-6.2-2
             return operation.family
         return self.by_operation.get(operation.name) or self.by_category[operation.category]
 
@@ -78,7 +78,7 @@ def custom_profile(name: str, families: Mapping[str, Sequence[str]]) -> Profile 
             return f"family {family!r} must match ^[a-z][a-z0-9_]*$"
         for member in members:
             if member in Category.__members__:
-                if by_category.setdefault(Category[member], family) != family:
+                if by_category.setdefault(Category[member], family) != family:  # AQL-6.2-2
                     return f"category {member} stands in two families, '{by_category[Category[member]]}' and '{family}'"
             elif not is_name(member):
                 return f"family '{family}': {member!r} is neither a category nor the name of an operation"

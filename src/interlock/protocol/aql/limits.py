@@ -14,11 +14,11 @@ import msgspec
 from interlock.protocol.aql.errors import Failure, invalid_encoding, too_large
 
 KEYS: Final[Mapping[str, str]] = {  # our setting -> its name in `_protocol.limits`
-    "request_bytes": "max_request_size",
+    "request_bytes": "max_request_size",  # AQL-4.7.5-8
     "response_bytes": "max_response_size",
     "string_bytes": "max_string_length",
     "array_elements": "max_array_elements",
-    "nesting_depth": "max_nesting_depth",
+    "nesting_depth": "max_nesting_depth",  # AQL-4.7.5-8
     "batch_operations": "max_batch_operations",
 }
 KI: Final = 1024
@@ -70,7 +70,7 @@ def depth_of(text: bytes) -> int:
 def check_request(text: bytes, limits: Limits, *, nul_allowed: bool = False) -> Failure | None:
     """What is wrong with the text of a request, whatever it asks for."""
     size = len(text)
-    if size > limits.request_bytes:
+    if size > limits.request_bytes:  # AQL-4.7.5-1
         return too_large("request_size", limits.request_bytes, size)
     if (
         size >= 2 * limits.array_elements
@@ -113,11 +113,11 @@ def _measure(text: bytes, limits: Limits) -> Failure | None:
         elif sign == COMMA and counts and counts[-1] >= 0:
             counts[-1] += 1
         previous = token.end()
-    if deepest > limits.nesting_depth:
+    if deepest > limits.nesting_depth:  # AQL-4.7.5-1
         return too_large("nesting_depth", limits.nesting_depth, deepest)
-    if widest > limits.array_elements:
+    if widest > limits.array_elements:  # AQL-4.7.5-1
         return too_large("array_elements", limits.array_elements, widest)
-    if longest > limits.string_bytes:
+    if longest > limits.string_bytes:  # AQL-4.7.5-1
         return too_large("string_length", limits.string_bytes, longest)
     return None
 
@@ -146,11 +146,11 @@ def _spelling(text: bytes, nul_allowed: bool) -> Failure | None:
         for escape in _ESCAPE.finditer(token[0]):
             point = -1 if escape[1] is None else int(escape[1], 16)
             is_low = 0xDC00 <= point < 0xE000
-            if high_ends >= 0 and not (is_low and escape.start() == high_ends):
+            if high_ends >= 0 and not (is_low and escape.start() == high_ends):  # AQL-4.7.1-2
                 return invalid_encoding("request", token.start() + high_ends - 6)
-            if (is_low and high_ends < 0) or (point == 0 and not nul_allowed):
+            if (is_low and high_ends < 0) or (point == 0 and not nul_allowed):  # AQL-4.7.1-2
                 return invalid_encoding("request", token.start() + escape.start())
             high_ends = escape.end() if 0xD800 <= point < 0xDC00 else -1
-        if high_ends >= 0:
+        if high_ends >= 0:  # AQL-4.7.1-2
             return invalid_encoding("request", token.start() + high_ends - 6)
     return None

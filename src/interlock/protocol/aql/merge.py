@@ -16,13 +16,13 @@ from interlock.protocol.jsonrpc.codec import decode_object
 def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     made = dict(stored)
     for key, change in changes.items():
-        if change is None:
+        if change is None:  # AQL-4.5.1-4, AQL-4.5.2-1
             made.pop(key, None)
-        elif isinstance(change, Mapping):
+        elif isinstance(change, Mapping):  # AQL-4.5.1-2
             before = made.get(key)
-            made[key] = merged(before if isinstance(before, Mapping) else {}, change)
+            made[key] = merged(before if isinstance(before, Mapping) else {}, change)  # AQL-4.5.1-1 and -2
         else:
-            made[key] = change
+            made[key] = change  # AQL-4.5.1-1, -3 and -5
     return made
 
 
@@ -34,11 +34,11 @@ def merged_text(stored: bytes, changes: bytes) -> bytes:
     made = dict(made)
     for key, change in given.items():
         text = bytes(change)
-        if text == b"null":
+        if text == b"null":  # AQL-4.5.1-4, AQL-4.5.2-1
             made.pop(key, None)
         elif text[:1] == b"{":
             before = bytes(made.get(key, b""))
-            made[key] = Raw(merged_text(before if before[:1] == b"{" else b"{}", text))
+            made[key] = Raw(merged_text(before if before[:1] == b"{" else b"{}", text))  # AQL-4.5.1-1 and -2
         else:
-            made[key] = change
+            made[key] = change  # AQL-4.5.1-1, -3 and -5
     return msgspec.json.encode(made)

@@ -20,17 +20,17 @@ SUMMARY_CHARS_MAX: Final = 120  # of a description in a list of operations
 # 8.5.4, by the version of the specification. No adapter may have these names, also while the loop is off.
 RESERVED_BY_VERSION: Final[Mapping[str, tuple[str, ...]]] = {
     "1.0.0-draft": (
-        "introspect",
-        "execute_agent",
-        "record_execution_step",
-        "complete_execution",
-        "abort_execution",
-        "confirm_operation",
-        "verify_challenge",
+        "introspect",  # AQL-8.5.4-1
+        "execute_agent",  # AQL-8.5.4-1
+        "record_execution_step",  # AQL-8.5.4-1
+        "complete_execution",  # AQL-8.5.4-1
+        "abort_execution",  # AQL-8.5.4-1
+        "confirm_operation",  # AQL-8.5.4-1
+        "verify_challenge",  # AQL-8.5.4-1
     )
 }
 RESERVED: Final = frozenset(RESERVED_BY_VERSION[SPEC_VERSION])
-LITERAL_NAMES: Final = frozenset({"stepDescription", "nextActionHint"})  # prescribed by 8.6.3 against 4.3
+LITERAL_NAMES: Final = frozenset({"stepDescription", "nextActionHint"})  # AQL-4.3-1: prescribed by 8.6.3 against 4.3
 
 
 class Category(Enum):
@@ -258,7 +258,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def input_type(self) -> TypeDeclaration | None:
         """Of an UPDATE operation: the type of its parameter `input` (4.5), where it declares one."""
         declared = self.by_name.get("input")
-        if self.category is not Category.UPDATE or declared is None:
+        if self.category is not Category.UPDATE or declared is None:  # AQL-4.5-1
             return None
         return next((each for each in self.types if each.name == declared.type), None)
 
@@ -279,9 +279,9 @@ def is_name(text: object) -> bool:
 def check_operation(operation: Operation, *, may_be_reserved: bool = False) -> str | None:
     """Why the declaration cannot be registered, or None. `may_be_reserved`: it is the node's own."""
     name = operation.name
-    if not is_name(name):
+    if not is_name(name):  # AQL-8.5.2-1
         return f"operation {name!r}: the name must match ^[a-z][a-z0-9_]*$ (8.5.2)"
-    if name in RESERVED and not may_be_reserved:
+    if name in RESERVED and not may_be_reserved:  # AQL-8.5.4-1
         return f"operation '{name}': the name is reserved (8.5.4)"
     if not isinstance(operation.category, Category):
         choices = ", ".join(category.value for category in Category)
@@ -290,7 +290,7 @@ def check_operation(operation: Operation, *, may_be_reserved: bool = False) -> s
         return f"operation '{name}': the description is missing"
     seen: set[str] = set()
     for parameter in operation.parameters:
-        if not is_name(parameter.name) and parameter.name not in LITERAL_NAMES:
+        if not is_name(parameter.name) and parameter.name not in LITERAL_NAMES:  # AQL-4.3-1
             return f"operation '{name}': the parameter name {parameter.name!r} must match ^[a-z][a-z0-9_]*$ (4.3)"
         if parameter.name in seen:
             return f"operation '{name}': the parameter '{parameter.name}' is declared twice"

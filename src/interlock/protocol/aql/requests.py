@@ -61,7 +61,7 @@ def read_request(arguments: Raw | bytes | None, limits: Limits, *, has_batch: bo
     """What a tools/call asks for. `arguments` as they came; None: there were none."""
     text = b"{}" if arguments is None else bytes(arguments)
     wrong = check_request(text, limits, nul_allowed=True)
-    if wrong is not None:
+    if wrong is not None:  # AQL-4.7.5-1
         return wrong
     if text[:1] != b"{":
         return _no_object(text)
@@ -113,12 +113,12 @@ def _read_batch(members: dict[str, Raw], text: bytes, limits: Limits) -> Batch |
 
 def _read_members(members: dict[str, Raw], text: bytes) -> Request | Failure:
     name = members.get("operation")
-    if name is None:
+    if name is None:  # AQL-4.1-1
         return _missing_operation(members)
     operation = maybe_string(name)
-    if operation is None:
+    if operation is None:  # AQL-4.1-1
         return invalid_type("operation", "string", raw_type(name), hint=SHAPE)
-    if not operation or len(operation) > NAME_CHARS_MAX:
+    if not operation or len(operation) > NAME_CHARS_MAX:  # AQL-4.1-1
         why = f"it must be the name of an operation, of up to {NAME_CHARS_MAX} characters. {SHAPE}"
         said = invalid_value("operation", why)
         return failure(Code.VALIDATION_INVALID_TYPE, said.message, said.details)
@@ -145,7 +145,7 @@ def _read_members(members: dict[str, Raw], text: bytes) -> Request | Failure:
     if len(members) > 1 + (raw is not None):
         beside = {key: value for key, value in members.items() if key not in PROTOCOL_NAMES and not _is_own(key)}
         if beside:
-            request.members = {**beside, **request.members}  # the value in params takes precedence (4.2)
+            request.members = {**beside, **request.members}  # AQL-4.6.1-1: the value in params takes precedence (4.2)
             request.text = None
     return request
 
@@ -174,7 +174,7 @@ def _missing_operation(members: dict[str, Raw]) -> Failure:
     message = f"Missing required parameter 'operation'. Expected: string (the operation to call). {SHAPE}"
     if "tool" in members or "name" in members:
         message = f"{message}. 'tool' and 'args' are not read here"
-    return failure(Code.VALIDATION_MISSING_PARAM, message, {"param_name": "operation"})
+    return failure(Code.VALIDATION_MISSING_PARAM, message, {"param_name": "operation"})  # AQL-4.1-1
 
 
 def maybe_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> Failure | None:

@@ -53,13 +53,13 @@ class Validator:
         operation, members = self._operation, request.members
         by_name = operation.by_name
         unknown: list[str] = [name for name in members if name not in by_name]
-        if unknown and not strict:
+        if unknown and not strict:  # AQL-4.6.2-2
             members, ignored = _respelled(members, unknown, operation)
             unknown = []
         else:
             ignored = ()
         missing = [by_name[name] for name in operation.required if name not in members]
-        if missing:
+        if missing:  # AQL-4.5.3-1
             near = did_you_mean(unknown, [parameter.name for parameter in missing])
             hint = f"Did you mean {', '.join(repr(name) for name in near.values())}? " if near else ""
             said = [(one.name, one.type, one.description) for one in missing]
@@ -113,15 +113,16 @@ class Validator:
         operation = self._operation
         given = decode_object(raw) if raw_type(raw) == "object" else None
         if given is None:
-            return invalid_type("input", "object", raw_type(raw))
+            return invalid_type("input", "object", raw_type(raw))  # AQL-4.5.3-2
         doubled = maybe_duplicate(given, bytes(raw), "input")
         if doubled is not None:
             return doubled
         fields = {field.name: field for field in declared.fields}
         unknown = [name for name in given if name not in fields] if fields else []
         if unknown:
-            beside = [name for name in unknown if name in operation.by_name]
-            note = f"'{beside[0]}' belongs beside input, in params" if beside else ""
+            beside = [name for name in unknown if name in operation.by_name]  # AQL-4.5.3-5
+            note = f"'{beside[0]}' belongs beside input, in params" if beside else ""  # AQL-4.5.3-5
+            # AQL-4.5.3-5
             return unknown_fields(operation.name, unknown, list(fields), did_you_mean(unknown, list(fields)), note)
         return {fields[name].sent_as if name in fields else name: value for name, value in given.items()}
 
@@ -137,9 +138,10 @@ class Validator:
         faults = [] if is_valid else [_failure(error, operation) for error in _errors(compiled, value)]
         types = [fault for is_type, fault in faults if is_type]
         if types:
-            return types[0]
+            return types[0]  # AQL-4.5.3-3
         if unknown:
-            valid = [parameter.name for parameter in operation.parameters]
+            valid = [parameter.name for parameter in operation.parameters]  # AQL-4.6-1 and -2, AQL-4.6.1-1
+            # AQL-4.6-1 and -2, AQL-4.6.1-1
             return unknown_params(operation.name, unknown, valid, did_you_mean(unknown, valid))
         return faults[0][1] if faults else invalid_value("params", "it is not as the operation has it")
 
@@ -223,7 +225,7 @@ def _shown_path(path: list[str], operation: Operation) -> tuple[str, Parameter |
             return ".".join((parameter.name, *path[1:])), parameter
     declared = operation.input_type
     for field in declared.fields if declared is not None else ():
-        if field.sent_as == path[0]:
+        if field.sent_as == path[0]:  # AQL-4.5.3-3
             return ".".join(("input", field.name, *path[1:])), field
     return ".".join(path), None
 
@@ -290,5 +292,5 @@ def _value_schema(field: Parameter, types: Mapping[str, TypeDeclaration], depth:
         return True
     made: dict[str, Any] = {"type": ["object", "null"] if field.type.endswith(" | null") else "object"}
     if declared.fields:
-        made |= {**_object_schema(declared.fields, types, depth + 1), "additionalProperties": False}
+        made |= {**_object_schema(declared.fields, types, depth + 1), "additionalProperties": False}  # AQL-4.5.3-3
     return made

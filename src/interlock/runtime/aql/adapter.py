@@ -100,7 +100,7 @@ class AqlAdapter:
         self._refresh_plan()
         namespace = self._catalog.namespace
         kept = self._indexes.get(caller.key)
-        if kept is None or kept[0] is not namespace or kept[1] != self._native.version:
+        if kept is None or kept[0] is not namespace or kept[1] != self._native.version:  # AQL-2.3.3-2
             if len(self._indexes) > INDEXES_MAX:
                 self._indexes.clear()
             kept = self._indexes[caller.key] = (namespace, self._native.version, self._make(namespace, caller))
@@ -111,6 +111,7 @@ class AqlAdapter:
         routes = namespace.view(caller.key).tool_routes
         entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
+            # AQL-X-5
             Entry(one.declaration.name, native=one, plan=self._plan) for one in self._native if one.is_shown(caller)
         ]
         if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
@@ -163,10 +164,10 @@ class AqlAdapter:
 
     def protocol(self, endpoints: Endpoints, caller: Caller, index: OperationIndex) -> dict[str, Any]:
         aql = self.plan.aql
-        is_full = aql.batch and aql.field_selection and aql.mode != "single"  # 10.1: both modes, and these
+        is_full = aql.batch and aql.field_selection and aql.mode != "single"  # AQL-10.2-1: both modes (10.1), and these
         said: dict[str, Any] = {
             "version": SPEC_VERSION,
-            "conformance": "level-2" if is_full else "level-1",
+            "conformance": "level-2" if is_full else "level-1",  # AQL-10.2-1
             "mode": endpoints.mode,
             "profile": endpoints.profile.name,
             "capabilities": {
@@ -179,9 +180,9 @@ class AqlAdapter:
                 "warnings": True,
                 "confirmation": aql.danger.enforce,
                 "dangerous_operations": aql.danger.enforce,
-                "execution_safety_loop": self.loop.mode(),
+                "execution_safety_loop": self.loop.mode(),  # AQL-8.6.1-3, AQL-8.6.7-2
             },
-            "limits": aql.limits.shown(),
+            "limits": aql.limits.shown(),  # AQL-4.7.5-8
             "concurrency": "fully-concurrent",
             "supports_etag": False,
             "max_concurrent_requests": self.plan.limits.calls_in_flight,

@@ -37,7 +37,7 @@ class Introspection:
         if isinstance(query, Failure):
             return Answered(failure=query)
         index = self._adapter.index(caller)
-        if query.query == "types":
+        if query.query == "types":  # AQL-9.2-1
             return Answered(data=self._types(index, query))
         if query.name is not None:
             entry = index.by_name.get(query.name)
@@ -96,7 +96,7 @@ class Introspection:
 
     def _maybe_type(self, index: OperationIndex, name: str) -> dict[str, Any] | None:
         for declared in self._adapter.types():
-            if declared.name == name:
+            if declared.name == name:  # AQL-9.2-1
                 return declared.details()
         for entry in index.entries:
             for declared in entry.operation.types if _may_have(entry, name) else ():

@@ -194,7 +194,7 @@ class LoopOperations:
 
     def instructions(self) -> str:
         """What an agent is told to keep to (8.6.5); empty while the loop is disabled."""
-        return "" if self.mode() == "disabled" else INSTRUCTIONS
+        return "" if self.mode() == "disabled" else INSTRUCTIONS  # AQL-8.6.5-1
 
     def protocol(self) -> dict[str, Any] | None:
         """`_protocol.safety`: what is in force, and of patterns only how many there are (8.7.4)."""

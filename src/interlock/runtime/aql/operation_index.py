@@ -261,7 +261,7 @@ class OperationNames:
         self.by_tool: dict[str, str] = {}
         self.doubled: dict[str, list[str]] = {}
         for name, tools in sharing.items():
-            if len(tools) == 1 and name not in taken:
+            if len(tools) == 1 and name not in taken:  # AQL-8.5.4-1, AQL-6.2-1
                 self.by_tool[tools[0]] = name
                 continue
             for qualified in tools:

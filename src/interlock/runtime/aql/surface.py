@@ -100,7 +100,7 @@ class AqlSurface:
             return None
         if not is_call or not isinstance(tool, str) or tool not in self.adapter.endpoints(self._mode).by_name:
             return None
-        envelope = failed(invalid_encoding("request", offset))
+        envelope = failed(invalid_encoding("request", offset))  # AQL-4.7.1-1
         return encode_result(encode_value(message["id"]), tool_result(envelope, is_error=False, is_modern=is_modern))
 
     # Calls
@@ -172,7 +172,7 @@ class AqlSurface:
     ) -> Call:
         index = self.adapter.index(caller)
         entry = index.by_name.get(request.operation)
-        if entry is None:
+        if entry is None:  # AQL-8.5.2-1
             because = _LOOP_OFF if request.operation in _LOOP_OPERATIONS else ""
             unknown = unknown_operation(request.operation, index.near(request.operation), because=because)
             return self._own(caller, client_id, params, meta, sink, Answered(failure=unknown), deliver)
@@ -221,10 +221,10 @@ class AqlSurface:
         profile = endpoints.profile
         own = entry.family if entry.family in profile.families else None
         family = own or profile.by_operation.get(entry.name) or profile.by_category[entry.category]
-        if family == tool.family:
+        if family == tool.family:  # AQL-6.2-2 and -3
             return None
         expected = endpoints.tool_of_family(family)
-        return endpoint_mismatch(entry.name, family, expected, tool.family or "", tool.name)
+        return endpoint_mismatch(entry.name, family, expected, tool.family or "", tool.name)  # AQL-6.2-3
 
     def _check(self, caller: Caller, entry: Entry, request: Request) -> tuple[Arguments, Selection | None] | Failure:
         aql = self.adapter.plan.aql

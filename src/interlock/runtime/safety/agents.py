@@ -30,7 +30,7 @@ class AgentKey(NamedTuple):
 
 
 def agent_key(principal: str, name: str) -> AgentKey:
-    return AgentKey(principal, normalise(name))
+    return AgentKey(principal, normalise(name))  # AQL-8.8.3-5
 
 
 def is_agent_name(name: str) -> bool:
@@ -59,7 +59,7 @@ def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:
     stages = plan.stages if agent.stages is None else agent.stages
     return CompiledPolicy(
         Policy(
-            max_autonomous_steps=agent.max_autonomous_steps or plan.max_autonomous_steps,
+            max_autonomous_steps=agent.max_autonomous_steps or plan.max_autonomous_steps,  # AQL-8.7.2-2
             risk_tolerance=agent.risk_tolerance or plan.risk_tolerance,
             deny=(*plan.deny, *agent.deny),
             requires_approval=(*plan.requires_approval, *agent.requires_approval),
@@ -100,7 +100,7 @@ class Blocks:
                 raise Damaged(
                     f"the block of an agent ({entry.key[:12]}) cannot be read; put a backup of the store in its place"
                 ) from None
-            self._by_agent[block.agent] = block
+            self._by_agent[block.agent] = block  # AQL-8.8.3-3
 
     def maybe(self, agent: AgentKey) -> Block | None:
         return self._by_agent.get(agent)
@@ -113,7 +113,7 @@ class Blocks:
 
     async def put(self, block: Block) -> None:
         self._by_agent[block.agent] = block  # it counts at once, and is told only when it is on disk
-        await self._kv.put(BUCKET, block.agent.stored, msgspec.json.encode(block), self._clock.wall())
+        await self._kv.put(BUCKET, block.agent.stored, msgspec.json.encode(block), self._clock.wall())  # AQL-8.8.3-3
 
     async def lift(self, agent: AgentKey) -> Block | None:
         if agent not in self._by_agent:

@@ -20,8 +20,8 @@ ATTEMPTS: Final = "verify-attempts"
 KEYS: Final = "safety-keys"
 
 ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
-CODE_CHARS: Final = 26
-CODE_BITS: Final = 5 * CODE_CHARS  # 130
+CODE_CHARS: Final = 26  # AQL-8.8.2-1
+CODE_BITS: Final = 5 * CODE_CHARS  # AQL-8.8.2-1
 TOKEN_PREFIX: Final = "conf_"  # noqa: S105
 TOKEN_BYTES: Final = 32
 
@@ -36,7 +36,7 @@ _CONFUSED: Final = str.maketrans("OIL", "011")
 
 
 def new_code() -> str:
-    bits = secrets.randbits(CODE_BITS)
+    bits = secrets.randbits(CODE_BITS)  # AQL-8.8.2-1, AQL-8.8.4-3
     return "".join(ALPHABET[bits >> at & 31] for at in range(0, CODE_BITS, 5))
 
 
@@ -93,7 +93,7 @@ class Codes:
     async def make_code(self, id: str, principal: str, name: str, expires_at: float) -> str:
         code = new_code()
         challenge = StoredChallenge(
-            id=id, principal=principal, name=name, code_hash=self._hash(code), expires_at=expires_at
+            id=id, principal=principal, name=name, code_hash=self._hash(code), expires_at=expires_at  # AQL-8.8.4-2
         )
         now = self._clock.wall()
         ttl_s = expires_at - now + KEPT_S

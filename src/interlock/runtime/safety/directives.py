@@ -26,9 +26,9 @@ class Directives:
 
     def of_evaluation(self, execution: Execution, evaluation: Evaluation, *, more: tuple[str, ...] = ()) -> Directive:
         return Directive(
-            continue_=evaluation.verdict is Verdict.CONTINUE,
-            stopped=evaluation.verdict is Verdict.STOP,
-            factors=(*evaluation.factors, *more),
+            continue_=evaluation.verdict is Verdict.CONTINUE,  # AQL-8.6.4-3, AQL-8.7.1-2
+            stopped=evaluation.verdict is Verdict.STOP,  # AQL-8.8.1-2
+            factors=(*evaluation.factors, *more),  # AQL-8.7.1-2
             reason=evaluation.reason,
             steps_remaining=evaluation.steps_remaining,
             next_step_risk=tier_word(evaluation),
@@ -69,7 +69,7 @@ class Directives:
             *(
                 _danger(block, is_own=block.principal == execution.agent.principal)
                 for block in self._blocks.all()
-                if block.at >= since or block.agent == execution.agent
+                if block.at >= since or block.agent == execution.agent  # AQL-8.7.3-7
             ),
             *told,
         )
@@ -106,7 +106,7 @@ def _paused(pause: Pause) -> Notification:
         message=f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.{_waits_for(pause)}",
         metadata=Metadata(
             reason=pause.evaluation.reason,
-            verification_id=pause.approval_id if pause.is_verified_by_code else None,
+            verification_id=pause.approval_id if pause.is_verified_by_code else None,  # AQL-8.7.3-6, AQL-8.8.2-4
         ),
         timestamp=rfc3339(pause.at),
     )
@@ -124,6 +124,6 @@ def _danger(block: Block, *, is_own: bool) -> Notification:
     return Notification(
         type=_T.DANGER_ZONE,
         message=f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked.",
-        metadata=Metadata(reason=block.reason if is_own else None, verification_id=block.challenge_id),
+        metadata=Metadata(reason=block.reason if is_own else None, verification_id=block.challenge_id),  # AQL-8.7.3-7
         timestamp=rfc3339(block.at),
     )

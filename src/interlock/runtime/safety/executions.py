@@ -104,7 +104,7 @@ class Execution:
         result: dict[str, Any] | None = None,
     ) -> bool:
         """False: there is no such move."""
-        if not may_move(self.status, to):
+        if not may_move(self.status, to):  # AQL-8.4.2-2
             return False
         self.status = to
         if to is _S.RUNNING:

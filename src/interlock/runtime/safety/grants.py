@@ -21,7 +21,7 @@ from interlock.runtime.catalog.catalog import Namespace
 from interlock.runtime.catalog.routes import Route
 
 VIEWS_MAX: Final = 16
-WATCHED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET))  # completion acts on nothing
+WATCHED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET))  # AQL-8.6.3-1: completion acts on nothing
 _NONE: Final = Raw(b"[]")
 
 CallIdentity = tuple[bytes, float]
@@ -67,8 +67,8 @@ class Grant:
     def use(self, call: Call, names: "CallNames") -> None:
         """For this call; the same call may be looked at again."""
         if identity_of(call) not in self._used:
-            self._used.add(identity_of(call))
-            self.names -= names.all
+            self._used.add(identity_of(call))  # AQL-8.6.2-1
+            self.names -= names.all  # AQL-8.6.2-1
 
 
 class CallableNames:

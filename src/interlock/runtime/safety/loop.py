@@ -153,7 +153,7 @@ class SafetyLoop:
         owner = self._owner(caller)
         agent = agent_key(owner[0], name)
         await self._refuse_blocked(agent)
-        if self.is_enforcing and not self.policies.is_declared(agent):
+        if self.is_enforcing and not self.policies.is_declared(agent):  # AQL-8.8.3-5
             for block in self.blocks.of_principal(owner[0]):  # another name would be a way around it (8.8.3)
                 raise OperationFailed(await self._blocked(block))
         if self.is_enforcing and not self._has_channel(name):
@@ -184,12 +184,12 @@ class SafetyLoop:
         name, written = params["element_name"], params["nextActionHint"]
         owner = self._owner(caller)
         agent = agent_key(owner[0], name)
-        if (execution := self.executions.maybe_last(owner, agent)) is None:
+        if (execution := self.executions.maybe_last(owner, agent)) is None:  # AQL-8.6.3-3
             await self._refuse_blocked(agent, is_report=True)
             raise OperationFailed(resource_not_found("execution", name))
         if len(written) > HINT_CHARS_MAX:
             raise OperationFailed(too_large("string_length", HINT_CHARS_MAX, len(written), param_name="nextActionHint"))
-        if (fault := maybe_hint_fault(written, self.names.of(caller).__contains__)) is not None:
+        if (fault := maybe_hint_fault(written, self.names.of(caller).__contains__)) is not None:  # AQL-8.6.3-6
             raise OperationFailed(invalid_value("nextActionHint", fault, {"example": EXAMPLE}))
         async with self._lock(agent):
             await self._refuse_blocked(agent, is_report=True)
@@ -203,7 +203,7 @@ class SafetyLoop:
             execution.seen_at = self._clock.wall()
             if execution.status is _S.PENDING:
                 return {**execution.answer(), "autonomy": self._directives.of_pending(execution).shown()}
-            execution.steps += 1
+            execution.steps += 1  # AQL-8.6.4-1
             self.executions.note(execution)
             directive = await self._judge(execution, caller, written, params)
             self.record(
@@ -218,7 +218,7 @@ class SafetyLoop:
                 risk=directive.next_step_risk,
                 reason=directive.reason,
             )
-            return {**execution.answer(), "step": execution.steps, "autonomy": directive.shown()}
+            return {**execution.answer(), "step": execution.steps, "autonomy": directive.shown()}  # AQL-8.6.4-1
 
     async def complete(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
         return await self._finish(caller, params["element_name"], _S.COMPLETED, params.get("summary"))
@@ -243,7 +243,7 @@ class SafetyLoop:
             raise OperationFailed(resource_not_found("execution", name))
         async with self._lock(agent):
             await self._refresh(execution)
-            if not self._end(execution, to, why):
+            if not self._end(execution, to, why):  # AQL-8.4.2-2
                 raise OperationFailed(_invalid_state(execution, to))
         return execution.answer()
 
@@ -253,7 +253,7 @@ class SafetyLoop:
         if self.plan.mode == "logging":
             return _LOGGED
         hint = read_hint(written)
-        if self.is_enforcing and execution.pause is not None:
+        if self.is_enforcing and execution.pause is not None:  # AQL-8.6.4-3
             paused = await self._still_paused(execution, execution.pause, written)
             if paused is not None:
                 return paused
@@ -261,8 +261,8 @@ class SafetyLoop:
         evaluation = evaluate(policy, hint, steps=execution.counted, outcome=params.get("outcome"))
         self.evaluations += 1
         execution.counted += evaluation.is_counted
-        execution.grants.clear()  # unused ones end with the next report
-        if not self.is_enforcing:
+        execution.grants.clear()  # AQL-8.6.2-1: unused ones end with the next report
+        if not self.is_enforcing:  # AQL-8.6.4-6
             would = (_WOULD[evaluation.verdict],) if evaluation.verdict in _WOULD else ()
             factors = (*evaluation.factors, *would)
             return Directive(
@@ -277,7 +277,7 @@ class SafetyLoop:
             case Verdict.CONTINUE:
                 named = self.names.named_by(hint, caller)
                 if named:
-                    execution.grants.append(Grant(named))
+                    execution.grants.append(Grant(named))  # AQL-8.6.2-1
                 else:
                     more = (NAMES_NOTHING,)
             case Verdict.PAUSE:
@@ -285,7 +285,7 @@ class SafetyLoop:
             case Verdict.VERIFY:
                 await self._verify(execution, evaluation, hint, written)
             case Verdict.STOP:
-                await self.block(execution, evaluation, written)
+                await self.block(execution, evaluation, written)  # AQL-8.6.4-5
         return self._directives.of_evaluation(execution, evaluation, more=more)
 
     async def _still_paused(self, execution: Execution, pause: Pause, written: str) -> Directive | None:
@@ -294,7 +294,7 @@ class SafetyLoop:
         status = Status.VOID if approval is None else approval.status
         reason = pause.evaluation.reason or ""
         if status is not Status.PENDING and pause.is_verified_by_code:
-            if status is Status.EXPIRED:  # 8.8.3
+            if status is Status.EXPIRED:  # AQL-8.7.3-6
                 self._lift_pause(execution, "The challenge expired.")
                 return None
             if self.challenges.may_issue(execution.agent):
@@ -320,7 +320,7 @@ class SafetyLoop:
             await self.challenges.raise_challenge(agent, execution.name, draft)
         except StoreError as refused:
             raise _unavailable(refused) from None
-        return self._set_pause(execution, evaluation, hint, draft.id, is_verified_by_code=True)
+        return self._set_pause(execution, evaluation, hint, draft.id, is_verified_by_code=True)  # AQL-8.7.3-6
 
     def _set_pause(
         self, execution: Execution, evaluation: Evaluation, hint: Hint | None, id: str, *, is_verified_by_code: bool
@@ -347,7 +347,7 @@ class SafetyLoop:
             execution.pause = None
         execution.grants.clear()
         try:
-            await self.blocks.put(block)
+            await self.blocks.put(block)  # AQL-8.8.3-3
             await self.challenges.raise_challenge(agent, execution.name, draft)
         except StoreError as refused:
             raise _unavailable(refused) from None
@@ -418,9 +418,9 @@ class SafetyLoop:
         self, approval: Approval, execution: Execution | None, *, is_yes: bool, by: str
     ) -> None:
         block = next((one for one in self.blocks.all() if one.challenge_id == approval.id), None)
-        if block is not None and is_yes:
+        if block is not None and is_yes:  # AQL-8.8.3-4
             try:
-                await self.blocks.lift(block.agent)
+                await self.blocks.lift(block.agent)  # AQL-8.8.3-4
             except StoreError as refused:
                 log.error("a block cannot be lifted: %s", refused)
                 return
@@ -440,7 +440,7 @@ class SafetyLoop:
         )
         if not is_yes:
             return
-        if pause.evaluation.stage == 1:
+        if pause.evaluation.stage == 1:  # AQL-8.7.2-2
             execution.counted = 0
             self._tell(execution, "The step counter begins again.")
         elif pause.hint is not None:  # the person saw what is to be done; after a failure it was not judged yet
@@ -483,7 +483,7 @@ class SafetyLoop:
     async def _refuse_blocked(self, agent: AgentKey, *, is_report: bool = False) -> None:
         """Raises OperationFailed while the agent is blocked and blocks count."""
         block = self.blocks.maybe(agent)
-        if block is not None and self.is_enforcing:
+        if block is not None and self.is_enforcing:  # AQL-8.8.3-2, AQL-8.6.4-5
             raise OperationFailed(await self._blocked(block, is_report=is_report))
 
     async def _blocked(self, block: Block, *, is_report: bool = False) -> Failure:
@@ -492,10 +492,10 @@ class SafetyLoop:
                 block = await self.order_challenge(block.agent) or block
             except StoreError as refused:
                 log.error("a challenge cannot be written: %s", refused)
-        details: dict[str, Any] = {"element_name": block.name, "verification_id": block.challenge_id}
+        details: dict[str, Any] = {"element_name": block.name, "verification_id": block.challenge_id}  # AQL-8.8.3-2
         if is_report:
             details["autonomy"] = self._directives.of_block(block).shown()
-        return permission_denied("agent_blocked", **details)
+        return permission_denied("agent_blocked", **details)  # AQL-8.8.3-2
 
     def record(self, execution: Execution, event: str, outcome: str, **more: Any) -> None:
         """In the audit log."""
@@ -523,6 +523,7 @@ class SafetyLoop:
 
 
 def _invalid_state(execution: Execution, requested: ExecutionStatus) -> Failure:
+    # AQL-8.4.2-2
     details = {"execution_id": execution.id, "status": execution.status.value, "requested": requested.value}
     message = f"The execution is {execution.status.value}; it cannot become {requested.value}"
     return failure(Code.CONFLICT_INVALID_STATE, message, details)

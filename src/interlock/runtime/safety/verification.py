@@ -47,16 +47,16 @@ class Verification:
         id, written = params["challenge_id"], params["code"]
         principal = caller.principal.name
         challenge = self._codes.maybe_challenge(id)
-        if challenge is None or challenge.principal != principal:  # as if there were none
+        if challenge is None or challenge.principal != principal:  # AQL-8.8-1: as if there were none
             agent, name = AgentKey(principal, NOBODY), NOBODY
             await self._refuse_limited(agent, name, id)
             raise await self._failed(agent, name, id, failure(Code.TOKEN_INVALID, "Invalid code", {"challenge_id": id}))
         agent, name = agent_key(principal, challenge.name), challenge.name
         await self._refuse_limited(agent, name, id)
         approval = self._loop.challenges.inbox.get(id)
-        if approval is None or approval.status is not Status.PENDING:
+        if approval is None or approval.status is not Status.PENDING:  # AQL-8.8.2-8
             raise await self._failed(agent, name, id, self._over(approval, {"challenge_id": id}))
-        if not self._codes.is_code(challenge, written):
+        if not self._codes.is_code(challenge, written):  # AQL-8.8-1
             await self._loop.challenges.void(id, WRONG_CODE)
             raise await self._failed(agent, name, id, failure(Code.TOKEN_INVALID, "Invalid code", {"challenge_id": id}))
         await self._approve(id, by=principal, reason="verified with the code")
@@ -69,13 +69,13 @@ class Verification:
         token, principal = params["confirmation_token"], caller.principal.name
         agent = AgentKey(principal, NOBODY)
         await self._refuse_limited(agent, NOBODY, params.get("confirmation_id"))
-        if not token.startswith(TOKEN_PREFIX):
+        if not token.startswith(TOKEN_PREFIX):  # AQL-8.7.3-9
             detail = "a person confirms, with the token that interlock approvals show --code gives them"
-            refused = permission_denied("self_approval", detail=detail)
+            refused = permission_denied("self_approval", detail=detail)  # AQL-8.7.3-9
             raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
         id = self._codes.maybe_approval_of(token)
         approval = self._loop.challenges.inbox.get(id) if id is not None else None
-        if approval is None or approval.requested_by != principal or approval.source is not Source.AQL:
+        if approval is None or approval.requested_by != principal or approval.source is not Source.AQL:  # AQL-8.7.3-9
             refused = failure(Code.TOKEN_INVALID, "Invalid confirmation token", {})
             raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
         agent, name = agent_key(principal, approval.agent or ""), approval.agent or ""
@@ -104,6 +104,7 @@ class Verification:
             raise OperationFailed(internal_error("the decision cannot be written; nothing was done"))
 
     def _over(self, approval: Approval | None, details: dict[str, Any]) -> Failure:
+        # AQL-8.8.2-8
         if approval is not None and approval.status is Status.EXPIRED and approval.expires_at is not None:
             times = {"expired_at": rfc3339(approval.expires_at), "current_time": rfc3339(self._clock.wall())}
             return failure(
@@ -137,7 +138,7 @@ class Verification:
     ) -> OperationFailed:
         self._loop.audit.add(event, agent, name, "failed", approval=id, reason=refused.code)
         try:
-            await self._attempts.fail(agent.stored)
+            await self._attempts.fail(agent.stored)  # AQL-8.8.2-8, AQL-8.7.3-9
         except StoreError:
             return OperationFailed(internal_error("the node's store cannot be written; nothing was done"))
         return OperationFailed(refused)

@@ -49,19 +49,19 @@ class Watch:
 
     def maybe_refusal(self, call: Call) -> Fault | None:
         loop = self.loop
-        if call.method not in WATCHED or not loop.is_enforcing:
+        if call.method not in WATCHED or not loop.is_enforcing:  # AQL-8.6.3-1, AQL-8.6.4-6
             return None
         caller = call.caller
         owner, principal = maybe_owner(caller), caller.principal.name
         mine = loop.executions.by_owner.get(owner, ()) if owner is not None else ()
         names = loop.names.of_call(call)
         for execution in mine:
-            if execution.status is not ExecutionStatus.RUNNING or execution.pause is not None:
+            if execution.status is not ExecutionStatus.RUNNING or execution.pause is not None:  # AQL-8.6.4-3
                 continue
-            if loop.blocks.maybe(execution.agent) is not None:
+            if loop.blocks.maybe(execution.agent) is not None:  # AQL-8.6.4-5
                 continue
             for grant in execution.grants:
-                if grant.may(call, names):
+                if grant.may(call, names):  # AQL-8.6.2-1
                     return self._maybe_stricter(execution, grant, call, names)
         return self._refuse(call, list(mine), principal)
 
@@ -120,25 +120,25 @@ class Watch:
             blocked = loop.blocks.of_principal(principal)
         if not mine and not blocked:
             return self._fault("execution_required") if principal in loop.plan.require else None
-        if blocked:
+        if blocked:  # AQL-8.6.4-5
             return self._fault("agent_blocked", blocked=blocked[0])
         waiting = [one for one in mine if one.pause is not None or one.status is ExecutionStatus.PENDING]
         if len(waiting) == len(mine):
-            return self._fault("paused", waiting[0])
+            return self._fault("paused", waiting[0])  # AQL-8.6.4-3
         now = self._clock.wall()
         for execution in mine:
             metadata = Metadata(operation=call.target, reason="unreported_action")
             message = f"A call of {call.target} was not reported, and was refused."
             execution.tell(NotificationType.ERROR, message, now, metadata)
             loop.record(execution, "PROTOCOL_VIOLATION", "refused", operation=call.target)
-        return self._fault("unreported_action", mine[0])
+        return self._fault("unreported_action", mine[0])  # AQL-8.6.2-1 and -4
 
     def _fault(self, reason: str, execution: Execution | None = None, blocked: Block | None = None) -> Fault:
         data: dict[str, Any] = {"reason": reason, "detail": _WHY[reason]}
         if execution is not None:
             data["element_name"] = execution.name
         if blocked is not None:
-            data |= {"element_name": blocked.name, "verification_id": blocked.challenge_id}
+            data |= {"element_name": blocked.name, "verification_id": blocked.challenge_id}  # AQL-8.6.4-5
         return Fault(EXECUTION_REFUSED, "execution_refused", data)
 
 

@@ -59,7 +59,7 @@ def evaluate(
     policy = compiled.policy
     is_read = 3 in policy.stages and is_auto_approved(compiled, hint)
     limit, number = policy.max_autonomous_steps, steps + (0 if is_read else 1)
-    left = max(0, limit - number)
+    left = max(0, limit - number)  # AQL-8.7.2-2
     factors: list[str] = []
 
     def ended(verdict: Verdict, stage: int, reason: str, factor: str, risk: Risk | None = None) -> Evaluation:
@@ -69,7 +69,7 @@ def evaluate(
             is_counted=not is_read,
         )  # fmt: skip
 
-    if number > limit:
+    if number > limit:  # AQL-8.7.2-2
         return ended(Verdict.PAUSE, 1, LIMIT_REASON, f"step {number} is beyond the limit of {limit}")
     factors.append(f"Stage 1: step {number} of {limit}")
     if 2 in policy.stages and outcome is not None:

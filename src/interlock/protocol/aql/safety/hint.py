@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-HINT_CHARS_MIN: Final = 8
+HINT_CHARS_MIN: Final = 8  # AQL-8.6.3-6
 HINT_CHARS_MAX: Final = 10_000  # a person may have to read it
 NORMAL_CHARS_MAX: Final = 2 * HINT_CHARS_MAX  # of a normal text; one character may stand for 18
 EXAMPLE: Final = "calling write_file on project/config.json to update database URL"
@@ -127,10 +127,10 @@ def maybe_hint_fault(written: str, is_known: Callable[[str], bool]) -> str | Non
         return f"written out it has more than {NORMAL_CHARS_MAX} characters"
     if not text:
         return f"describe the action you intend, for example: {EXAMPLE}"
-    if " " not in text:
+    if " " not in text:  # AQL-8.6.3-6
         if is_known(text):
             return None
         return f"one word says too little of an action; for example: {EXAMPLE}"
-    if len(text) < HINT_CHARS_MIN:
+    if len(text) < HINT_CHARS_MIN:  # AQL-8.6.3-6
         return f"{HINT_CHARS_MIN} characters or more are needed to judge an action; for example: {EXAMPLE}"
     return None
