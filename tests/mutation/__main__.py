@@ -29,7 +29,10 @@ from conformance import ties
 BASELINE_S = 90.0  # an entry whose tied tests take longer is left out, and the report says so
 BASELINES_MAX = 2  # a test that failed unchanged is run again: it may have been the load
 SLOWER = 3  # times the baseline: what takes longer hangs
-QUICK_FIRST = ("tests/protocol/", "tests/config/", "tests/contract/", "tests/runtime/", "tests/surface/", "tests/")
+QUICK_FIRST = (
+    *("tests/protocol/", "tests/aql/", "tests/config/", "tests/contract/", "tests/runtime/", "tests/surface/"),
+    "tests/",
+)
 SURVIVED, KILLED, TIMEOUT = "SURVIVED", "killed", "timeout"  # a mutant that never ends is noticed
 
 

@@ -9,6 +9,7 @@ import re
 from typing import NamedTuple
 
 _BOUNDARY = {ast.Lt: (b"<", b"<="), ast.LtE: (b"<=", b"<"), ast.Gt: (b">", b">="), ast.GtE: (b">=", b">")}
+_OPTION = re.compile(r"--[a-z][a-z-]*")  # of a program that is started
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[_./-][A-Za-z0-9]+)*")  # route_mismatch, x-mcpax-route, tools/call, reason
 # Lines that no requirement speaks of: what is logged, and what a person who debugs sees.
 _UNOBSERVED_CALLS = frozenset(("debug", "info", "warning", "error", "exception", "log"))
@@ -150,6 +151,12 @@ class _Maker(ast.NodeVisitor):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         pass  # words for people
+
+    def visit_Tuple(self, node: ast.Tuple) -> None:
+        for each in node.elts:
+            if isinstance(each, ast.Constant) and isinstance(each.value, str) and _OPTION.fullmatch(each.value):
+                self._add(each, f"without {each.value}", *self._span(each), b"*()")
+        self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         start, end = self._span(node)

@@ -78,7 +78,7 @@ def types(directive: Any) -> list[str]:
     return [one["type"] for one in directive.get("notifications", [])]
 
 
-@pytest.mark.req("AQL-8.6.2-4", "AQL-8.6.4-2")
+@pytest.mark.req("AQL-8.6.2-4", "AQL-8.6.4-2", "AQL-8.6.2-1")
 async def test_only_what_was_reported_passes_and_only_once(here: AgentsHere) -> None:
     agent = here.agent("client:a1")
     await agent.passes()  # outside the loop it is a client like any other
@@ -95,7 +95,7 @@ async def test_only_what_was_reported_passes_and_only_once(here: AgentsHere) -> 
     assert await agent.refusal() == "unreported_action"
 
 
-@pytest.mark.req("AQL-8.6.3-2")
+@pytest.mark.req("AQL-8.6.3-2", "AQL-8.6.2-1")
 async def test_a_call_without_a_report_is_recorded_and_told(here: AgentsHere) -> None:
     agent = here.agent("client:a2")
     started = await agent.start()
@@ -112,7 +112,7 @@ async def test_a_call_without_a_report_is_recorded_and_told(here: AgentsHere) ->
     assert "notifications" not in await agent.directive(LOOK)  # told once
 
 
-@pytest.mark.req("AQL-X-12")
+@pytest.mark.req("AQL-X-12", "AQL-8.6.2-1")
 @pytest.mark.parametrize(
     ("hint", "passes"),
     [
@@ -138,6 +138,7 @@ async def test_a_grant_is_for_what_the_hint_names(here: AgentsHere, hint: str, p
         assert await agent.refusal() == "unreported_action"
 
 
+@pytest.mark.req("AQL-8.6.2-1")
 async def test_one_report_may_name_several_calls_each_once(here: AgentsHere) -> None:
     agent = here.agent("client:several")
     await agent.start()
@@ -148,6 +149,7 @@ async def test_one_report_may_name_several_calls_each_once(here: AgentsHere) -> 
     assert await agent.refusal("plant.nudge") == "unreported_action"
 
 
+@pytest.mark.req("AQL-8.6.3-1")
 async def test_resources_and_prompts_are_reported_too(here: AgentsHere) -> None:
     agent = here.agent("client:kinds")
     await agent.start()
@@ -156,7 +158,7 @@ async def test_resources_and_prompts_are_reported_too(here: AgentsHere) -> None:
         assert error["code"] in (32150, -32602)  # what is not there stays unknown
 
 
-@pytest.mark.req("AQL-8.6.2-2")
+@pytest.mark.req("AQL-8.6.2-2", "AQL-8.6.2-4")
 async def test_an_agent_starts_when_another_entity_agrees_each_time(here: AgentsHere) -> None:
     agent = here.agent("client:starts", "careful")
     for _ in range(2):
@@ -325,6 +327,7 @@ async def test_a_pause_is_cleared_by_a_person_and_grants_what_was_reported(here:
     assert "autonomy_pause" not in types(await agent.directive(LOOK))
 
 
+@pytest.mark.req("AQL-8.6.4-3")
 async def test_a_denied_step_gives_no_grant_and_the_agent_may_think_again(here: AgentsHere) -> None:
     agent = here.agent("client:no")
     await agent.start()
@@ -353,7 +356,7 @@ async def test_each_tier_has_its_behaviour(here: AgentsHere) -> None:
         assert [one.kind.value for one in here.waiting(agent.client)] == asked
 
 
-@pytest.mark.req("AQL-8.7.4-1")
+@pytest.mark.req("AQL-8.7.4-1", "AQL-8.7.2-2")
 async def test_an_agent_has_its_own_policy_and_never_a_shorter_list_of_denials(here: AgentsHere) -> None:
     agent = here.agent("client:policy", "other")
     await agent.start()
@@ -377,7 +380,7 @@ async def test_one_live_execution_per_agent(here: AgentsHere) -> None:
     assert second["status"] == "running" and second["execution_id"] != first["execution_id"]
 
 
-@pytest.mark.req("AQL-X-3")
+@pytest.mark.req("AQL-X-3", "AQL-8.6.2-1")
 async def test_agents_never_use_each_others_grants(here: AgentsHere) -> None:
     one, two = here.agent("client:pair", "one"), here.agent("client:pair", "two")
     await one.start()
@@ -404,7 +407,7 @@ async def test_a_required_client_acts_only_inside_an_execution(here: AgentsHere)
     assert not here.loop.executions.by_owner.get(("client:free", 0))
 
 
-@pytest.mark.req("AQL-8.6.4-6")
+@pytest.mark.req("AQL-8.6.4-6", "AQL-8.7.1-2")
 async def test_monitoring_judges_and_stops_nothing(here: AgentsHere) -> None:
     agent = here.agent("client:monitored", "short")
     before = here.loop.plan
@@ -431,7 +434,7 @@ async def test_monitoring_judges_and_stops_nothing(here: AgentsHere) -> None:
     assert "status" in types(await agent.directive(LOOK))  # the mode is another
 
 
-@pytest.mark.req("AQL-8.6.4-7")
+@pytest.mark.req("AQL-8.6.4-7", "AQL-8.7.1-2")
 async def test_logging_records_and_judges_nothing(here: AgentsHere) -> None:
     agent = here.agent("client:logged")
     before = here.loop.plan

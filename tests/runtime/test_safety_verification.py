@@ -72,7 +72,7 @@ async def prove(here: AgentsHere, id: str, answer: str | None = None) -> Present
     return Presented(type="operator_signature", token=mint(ADA, claims, typ="mcpax-confirm+jwt"))
 
 
-@pytest.mark.req("AQL-8.8.2-5", "AQL-8.6.4-5", "AQL-8.8.3-2")
+@pytest.mark.req("AQL-8.8.2-5", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.8-1", "AQL-8.8.3-4")
 async def test_a_blocked_agent_does_nothing_until_the_code_is_given(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:v1")
     for work in (agent.start(), agent.report(LOOK), agent.complete(), agent.abort()):
@@ -104,7 +104,7 @@ async def test_nothing_of_a_blocked_agents_client_passes_beside_calls(here: Agen
     await inside.abort()
 
 
-@pytest.mark.req("AQL-8.8.2-6")
+@pytest.mark.req("AQL-8.8.2-6", "AQL-8.8-1")
 async def test_a_wrong_code_makes_the_right_one_void(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:v2")
     code = here.shown(id)
@@ -137,7 +137,7 @@ async def test_a_challenge_expires_and_counts_as_failed(here: AgentsHere) -> Non
     assert here.node.calls.safety.attempts.count(here.loop.blocks.of_principal(agent.client)[0].agent.stored) == 1
 
 
-@pytest.mark.req("AQL-8.8.3-6", "AQL-8.7.3-6", "AQL-8.8.1-3", "AQL-8.8.2-4")
+@pytest.mark.req("AQL-8.8.3-6", "AQL-8.7.3-6", "AQL-8.8.1-3", "AQL-8.8.2-4", "AQL-8.6.4-3")
 async def test_a_verify_pause_names_its_challenge_and_makes_no_second_one(here: AgentsHere) -> None:
     agent = here.agent("client:v4")
     other = here.agent("client:v4", "declared")
@@ -157,7 +157,7 @@ async def test_a_verify_pause_names_its_challenge_and_makes_no_second_one(here: 
     assert "autonomy_pause" not in [one["type"] for one in (await agent.directive(LOOK)).get("notifications", [])]
 
 
-@pytest.mark.req("AQL-8.8.3-8", "AQL-8.8.3-7")
+@pytest.mark.req("AQL-8.8.3-8", "AQL-8.8.3-7", "AQL-8.7.3-6")
 async def test_a_verify_pause_ends_with_its_challenge(here: AgentsHere) -> None:
     agent = here.agent("client:v5")
     await agent.start()
@@ -188,7 +188,7 @@ async def test_another_name_is_no_way_around_a_block(here: AgentsHere) -> None:
     await here.agent("client:v6-other", "coder").start()
 
 
-@pytest.mark.req("AQL-8.7.3-7", "AQL-8.8.1-2", "AQL-8.7.3-8")
+@pytest.mark.req("AQL-8.7.3-7", "AQL-8.8.1-2", "AQL-8.7.3-8", "AQL-8.8.2-4")
 async def test_every_running_agent_hears_of_a_block_and_of_nothing_said(here: AgentsHere) -> None:
     others = [here.agent("client:v7-b"), here.agent("client:v7-a", "declared")]
     for other in others:
@@ -226,6 +226,7 @@ async def test_codes_cannot_be_guessed_in_numbers(here: AgentsHere) -> None:
     assert outcomes == ["failed"] * 10 + ["limited"] + ["failed"] * 10 + ["limited"]
 
 
+@pytest.mark.req("AQL-8.8-1")
 async def test_unknown_and_foreign_challenges_count_for_who_tried(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:v9")
     other = here.agent("client:v9-other")
@@ -263,6 +264,7 @@ async def test_an_agent_confirms_nothing_with_what_it_knows(here: AgentsHere) ->
     assert again["continue"] is False and [one.id for one in here.waiting(agent.client)] != [late.id]
 
 
+@pytest.mark.req("AQL-8.8.3-4")
 async def test_an_operator_unblocks_with_a_proof_and_is_named(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:op")
     deciding = here.node.calls.deciding
@@ -277,6 +279,7 @@ async def test_an_operator_unblocks_with_a_proof_and_is_named(here: AgentsHere) 
     assert "status" in [one["type"] for one in (await agent.directive(LOOK))["notifications"]]
 
 
+@pytest.mark.req("AQL-8.8.3-4")
 async def test_an_operator_denies_a_challenge_and_the_block_stays(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:op2")
     code = here.shown(id)
@@ -377,6 +380,7 @@ async def test_no_code_is_written_anywhere_and_a_restart_forgives_nothing(
             assert form.encode() not in written
 
 
+@pytest.mark.req("AQL-8.8.3-3")
 async def test_a_challenge_is_answered_after_a_restart_while_it_lasts(tmp_path: Path) -> None:
     async with agents_here(tmp_path) as here:
         _, id = await blocked(here, "client:r1")
@@ -385,6 +389,7 @@ async def test_a_challenge_is_answered_after_a_restart_while_it_lasts(tmp_path: 
         assert (await here.agent("client:r1").verify(id, code))["verified"] is True
 
 
+@pytest.mark.req("AQL-8.8.3-3")
 async def test_a_block_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
     async with agents_here(tmp_path) as here:
         await blocked(here, "client:torn")

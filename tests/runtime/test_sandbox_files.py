@@ -368,22 +368,29 @@ async def test_a_declared_variable_reaches_nothing_outside_of_the_sandbox(house:
     assert len(loaded) == 1  # by the program inside, which has no such file; bwrap would complain too
 
 
+@pytest.mark.req("AIP-security-1")
 async def test_nothing_is_inherited_but_the_pipes(house: House) -> None:
     # os.listdir has one of its own.
     assert await house.python(house.plan(), "tell(sorted(os.listdir('/proc/self/fd')))") == ["0", "1", "2", "3"]
 
 
+@pytest.mark.req("AIP-security-1")
 async def test_there_is_no_privilege_inside_and_no_way_to_another_namespace(house: House) -> None:
     text = """
 import ctypes
 caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith("Cap")]
-tell([caps, ctypes.CDLL(None).unshare(0x10000000), os.getpid() < 10, os.uname().nodename])
+spaces = {name: os.readlink("/proc/self/ns/" + name) for name in os.listdir("/proc/self/ns")}
+tell([caps, ctypes.CDLL(None).unshare(0x10000000), os.getpid() < 10, os.uname().nodename, spaces, os.getsid(0) > 0])
 """
-    caps, entered, small, name = await house.python(house.plan(), text)
+    caps, entered, small, name, spaces, of_its_own = await house.python(house.plan(), text)
     assert set(caps) == {"0000000000000000"}
     assert (entered, small, name) == (-1, True, "sandbox")
+    assert of_its_own  # a session of its own, which has no terminal of ours
+    for kind in ("user", "ipc", "pid", "net", "uts", "cgroup", "mnt"):
+        assert spaces[kind] != os.readlink(f"/proc/self/ns/{kind}"), kind
 
 
+@pytest.mark.req("AIP-security-1")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of system calls are those of x86_64")
 async def test_the_keys_of_the_users_session_are_not_reached(house: House) -> None:
     """They belong to the user, and no namespace separates them."""
@@ -412,6 +419,7 @@ def test_a_filter_is_made_for_machines_that_are_known() -> None:
         assert len(made) == 8 * 15
 
 
+@pytest.mark.req("AIP-security-1")
 async def test_what_is_not_declared_is_read_only_and_bounded(house: House) -> None:
     text = """
 places = ("/x", "/usr/x", "/etc/x", "/dev/x", "/proc/sys/kernel/core_pattern")
@@ -532,6 +540,7 @@ async def test_no_sandbox_writes_the_program_of_another_server(house: House, tmp
     assert await house.python(house.plan(write=(house.workspace,)), "tell(1)") == 1
 
 
+@pytest.mark.req("AIP-security-1")
 async def test_no_sandbox_has_io_uring(house: House) -> None:
     text = (
         "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"

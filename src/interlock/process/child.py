@@ -212,7 +212,7 @@ class Child:
         self._transport = transport
         self._pgid = transport.get_pid()
         if self._reaper is not None:
-            self._reaper.guard(self._pgid)
+            self._reaper.guard(self._pgid)  # AIP-transport-4: a host that was killed
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         with contextlib.suppress(RuntimeError):  # uvloop, when the child has ended already: `_pipe_lost` follows
             self._stdin.set_write_buffer_limits(high=self._max_message_bytes + 1)
@@ -301,13 +301,13 @@ class Child:
         if self._ask_to_end is not None:
             self._ask_to_end()
         else:
-            signal_group(self._pgid, signal.SIGTERM)
-        self._then(TERM_GRACE_S, self._kill)
+            signal_group(self._pgid, signal.SIGTERM)  # AIP-transport-4
+        self._then(TERM_GRACE_S, self._kill)  # AIP-transport-4: one that ignores it
 
     def _kill(self) -> None:
         self._killed = True
         if self._pgid and not self._exited:
-            signal_group(self._pgid, signal.SIGKILL)
+            signal_group(self._pgid, signal.SIGKILL)  # AIP-transport-4
             self._then(KILL_WAIT_S, self._give_up)
 
     def _give_up(self) -> None:
@@ -338,7 +338,7 @@ class Child:
                 loop.call_later(SWEEP_POLL_S, self._sweep, number, deadline)
                 return
             if number is signal.SIGTERM:
-                self._sweep(signal.SIGKILL, None)
+                self._sweep(signal.SIGKILL, None)  # AIP-transport-4: one that it left behind
                 return
         self._swept = True
         if self._reaper is not None:

@@ -31,7 +31,7 @@ from interlock.runtime.links.process_room import RoomFull
 log = logging.getLogger("interlock.node")
 
 VENDOR_BYTES_MAX: Final = 64 * 1024  # of a vendor's notification that concerns no call, and goes to many
-COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
+COALESCE_S: Final = 0.05  # AX-6.3-6, our rule
 
 
 class Member(Protocol):
@@ -175,7 +175,7 @@ class Audience:
             among |= kinds
 
     def _begin_telling(self) -> None:
-        if not self._changed and not self._marked and not self._announced:
+        if not self._changed and not self._marked and not self._announced:  # AX-6.3-6: ten changes, one notice
             asyncio.get_running_loop().call_later(COALESCE_S, self._tell_changed)
 
     def _tell_changed(self) -> None:
@@ -190,6 +190,7 @@ class Audience:
             caller = member.caller
             if caller.key not in seen:
                 seen[caller.key] = {kind for (kind, link), sees in announced.items() if sees(caller, link)}
+            # AX-6.3-6: metadata alone is told to parents, not to clients
             for kind in sorted(changed | seen[caller.key] | (marked if caller.hop is not None else set())):
                 member.on_lists_changed(kind)
 

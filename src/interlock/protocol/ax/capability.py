@@ -77,8 +77,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     latency_class: LatencyClass = LatencyClass.STANDARD
     consistency: Consistency = Consistency.BEST_EFFORT
-    mutable: bool = True
-    reversible: bool = False
+    mutable: bool = True  # AX-9.1-2
+    reversible: bool = False  # AX-9.1-2
     idempotent: bool = False  # AX-9.1-2
     transport: str = NATIVE  # a class of the registry, or a private one
     auth_scope: AuthScope = AuthScope.WRITE

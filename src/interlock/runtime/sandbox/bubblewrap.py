@@ -25,7 +25,7 @@ SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 # The kernel's own settings belong to the user who is root outside, and a node may run as that one: without any
 # privilege it could still set which program the kernel starts when another one crashes.
 _PROC: Final = Path("/proc")
-_KERNEL_READ: Final = ("bus", "fs", "irq", "mtrr", "sys", "sysrq-trigger")
+_KERNEL_READ: Final = ("bus", "fs", "irq", "mtrr", "sys", "sysrq-trigger")  # AIP-security-1
 _KERNEL_HIDDEN: Final = (
     "acpi",
     "asound",
@@ -38,8 +38,9 @@ _KERNEL_HIDDEN: Final = (
     "timer_list",
 )
 _APART: Final = (
+    # AIP-security-1
     *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
-    *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"),
+    *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"),  # AIP-security-1
 )
 _NO_NAMESPACES_INSIDE: Final = "--disable-userns"  # since 0.8
 
@@ -68,7 +69,7 @@ class Bubblewrap:
             words += ("--dir", str(cwd))
         hollow = [mount.path for mount in mounts if mount.kind is Kind.HIDDEN and mount.path in holding]
         for path in (*hollow, *(() if at_root else (ROOT,))):
-            words += ("--remount-ro", str(path))
+            words += ("--remount-ro", str(path))  # AIP-security-1
         words += ("--chdir", str(cwd))
         return b"".join(os.fsencode(word) + b"\0" for word in words)
 
@@ -89,7 +90,7 @@ def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
     path, source = str(mount.path), str(mount.source)
     match mount.kind:
         case Kind.READ:
-            return ("--ro-bind", source, path)
+            return ("--ro-bind", source, path)  # AIP-security-1
         case Kind.WRITE:
             return ("--bind", source, path)
         case Kind.HIDDEN:

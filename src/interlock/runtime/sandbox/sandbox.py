@@ -258,7 +258,7 @@ class Sandbox:
         refused = seccomp_filter()
         if refused is not None:
             self._theirs.append(_in_memory(refused))
-            words += ("--seccomp", str(self._theirs[-1]))
+            words += ("--seccomp", str(self._theirs[-1]))  # AIP-security-1
         self._identities = made.identities
         if (
             plan.egress or made.identities
@@ -368,7 +368,7 @@ def _is_same(one: str, other: str) -> bool:
 def _check_programs(view: View, others: Iterable[ServerPlan]) -> None:
     """Raises SandboxFailed."""
     for each in server_programs(others):
-        if view.is_written(each.path):
+        if view.is_written(each.path):  # AIP-security-5
             raise SandboxFailed(
                 "sandbox_invalid",
                 f"what it may write covers {each.path}, a program of {each.segment}; name folders beside it",

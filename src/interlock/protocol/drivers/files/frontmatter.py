@@ -100,7 +100,7 @@ def _between_fences(data: bytes) -> str:
                 raise _Fault(1, "the file does not begin with ---", "put the frontmatter between two lines of ---")
             found.append(b"")
             continue
-        if stripped == FENCE.encode():
+        if stripped == FENCE.encode():  # AIP-30.front-3: what follows is the body
             return _decode(b"\n".join(found) + b"\n")
         size += len(line) + 1
         if size > FRONTMATTER_BYTES_MAX:  # AIP-front-10

@@ -392,7 +392,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     def cancel(self, reason: str) -> None:
         if not self.done:
             self._record_invocation("cancelled")
-        super().cancel(reason)
+        super().cancel(reason)  # AIP-30.errors-2
 
     def on_vendor_notification(self, notification: Notification, era: Era) -> None:
         """Its client knows the contract, not the server."""
