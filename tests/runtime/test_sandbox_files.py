@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import errno
 import json
+import os
 import platform
 import shutil
 import sys
