@@ -10,6 +10,11 @@ from tests.aql.library import Library
 from interlock.aql import Adapter, Category, DeclarationInvalid
 from interlock.aql.concurrency import CONCURRENCIES, Concurrency, Schedule
 from interlock.aql.service import Service
+from interlock.runtime.aql.native_operations import NativeOperations
+
+
+async def _nothing(context: object, params: dict[str, Any]) -> None:
+    pass
 
 
 def _declare(adapter: Adapter, name: str, category: Category = Category.READ, **options: Any) -> None:
@@ -60,6 +65,11 @@ def test_a_name_is_declared_once() -> None:
     with pytest.raises(DeclarationInvalid, match="already"):
         _declare(adapter, "get_user", Category.UPDATE)
     assert adapter.operations["get_user"] is first
+    native = NativeOperations()
+    native.add(first.declaration, _nothing)
+    with pytest.raises(ValueError, match="already"):
+        native.add(first.declaration, _nothing)
+    assert [one.declaration for one in native] == [first.declaration]
 
 
 @pytest.mark.req("AQL-4.3-1")

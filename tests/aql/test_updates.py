@@ -12,6 +12,7 @@ from tests.aql.library import Document, Library, Metadata
 
 from interlock.aql import Adapter, DeclarationInvalid
 from interlock.protocol.aql.merge import merged, merged_text
+from interlock.protocol.aql.model import Category, Operation, Parameter, TypeDeclaration
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
 objects = st.dictionaries(
@@ -65,6 +66,7 @@ def test_the_worked_example() -> None:
     }
     after = {"title": "Updated Title", "metadata": {"priority": "high", "tags": ["published", "reviewed"]}}
     assert merged(before, changes) == after
+    assert json.loads(merged_text(json.dumps(before).encode(), json.dumps(changes).encode())) == after
     assert merged({"metadata": {"author": 1}}, {"metadata": {"author": None}}) == {"metadata": {}}
     assert merged({"a": 1}, {"b": None, "a": ""}) == {"a": ""}
     assert merged({"tags": [1]}, {"tags": []}) == {"tags": []}
@@ -78,7 +80,7 @@ def library() -> Library:
     return made
 
 
-@pytest.mark.req("AQL-4.5-1")
+@pytest.mark.req("AQL-4.5-1", "AQL-4.5-2")
 def test_what_is_updated_stands_in_input(library: Library) -> None:
     found = library.ask("update", "update_document", params={"resource_id": "a", "input": {"title": "New"}})
     assert found["data"]["title"] == "New"
@@ -86,6 +88,21 @@ def test_what_is_updated_stands_in_input(library: Library) -> None:
     flat = library.ask("update", "update_document", params={"resource_id": "a", "title": "Flat"})
     assert flat["error"]["code"] == "VALIDATION_MISSING_PARAM"
     assert library.documents["a"].title == "New"
+    field = Parameter(name="input", type="Changes")
+    changes = TypeDeclaration(name="Changes", kind="object")
+    for category, parameters, found in (
+        (Category.UPDATE, (field,), changes),
+        (Category.UPDATE, (), None),
+        (Category.CREATE, (field,), None),
+    ):
+        one = Operation(name="x", category=category, description="x", parameters=parameters, types=(changes,))
+        assert one.input_type is found
+    with pytest.raises(DeclarationInvalid, match="in a parameter 'input'"):
+
+        @Adapter("x").update
+        def update_nothing(thing_id: str) -> None:
+            """Changes it."""
+
     with pytest.raises(DeclarationInvalid, match="'title' can be left out, so it belongs into 'input'"):
 
         @Adapter("x").update

@@ -16,7 +16,12 @@ from interlock.aql.values import plain
 @pytest.mark.parametrize("day", ["2026-02-04"])
 @pytest.mark.parametrize("at", ["2026-02-04T10:30:00Z", "2026-02-04T10:30:00.25+05:30"])
 def test_dates_are_iso_8601(day: str, at: str) -> None:
-    found = Library().ask("read", "get_day", params={"day": day, "at": at})["data"]
+    library = Library()
+    found = library.ask("read", "get_day", params={"day": day, "at": at})["data"]
+    assert {name: one["format"] for name, one in library.parameters("get_day").items() if "format" in one} == {
+        "day": "date",
+        "at": "date-time",
+    }
     assert found["day"] == day
     assert found["at"].endswith("Z")
 
@@ -47,7 +52,8 @@ def test_times_are_told_in_utc_and_one_without_a_zone_is_an_error_of_the_program
     assert plain(datetime(2026, 2, 4, 12, tzinfo=timezone(timedelta(hours=2)))) == "2026-02-04T10:00:00Z"
     with pytest.raises(TypeError, match="without a time zone"):
         plain(datetime(2026, 2, 4, 12))
-    assert "UTC" in Library().parameters("get_day")["day"]["description"]
+    day = Library().parameters("get_day")["day"]
+    assert (day["type"], day["format"], "UTC" in day["description"]) == ("string", "date", True)
     assert plain(datetime(2026, 2, 4, tzinfo=UTC)) == "2026-02-04T00:00:00Z"
 
 

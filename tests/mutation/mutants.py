@@ -117,6 +117,11 @@ class _Maker(ast.NodeVisitor):
             self._drop(node)
         self.generic_visit(node)
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if isinstance(node.value, ast.Compare):
+            self._negate(node.value)
+        self.generic_visit(node)
+
     def visit_Return(self, node: ast.Return) -> None:
         if isinstance(node.value, ast.Compare | ast.BoolOp):
             self._negate(node.value)

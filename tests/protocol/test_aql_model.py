@@ -61,17 +61,20 @@ def test_a_declaration_without_a_part_is_refused_by_name() -> None:
     assert "the name must match" in (check_operation(operation("")) or "")
 
 
+@pytest.mark.req("AQL-8.5.2-1")
 @pytest.mark.parametrize("name", ["CreateUser", "create-user", "9create", "create.user", "", "a\n", "créer"])
 def test_a_name_that_is_no_operation_name_is_refused(name: str) -> None:
     assert check_operation(operation(name)) is not None
 
 
+@pytest.mark.req("AQL-4.3-1")
 @pytest.mark.parametrize("name", ["userId", "_x", "9a", "a-b"])
 def test_a_parameter_name_that_is_not_snake_case_is_refused(name: str) -> None:
     declared = operation(parameters=(Parameter(name=name, type="string"),))
     assert repr(name) in (check_operation(declared) or "")
 
 
+@pytest.mark.req("AQL-8.5.4-1")
 def test_a_reserved_name_is_refused_with_its_clause() -> None:
     assert len(RESERVED) == 7
     for name in RESERVED:
@@ -158,6 +161,7 @@ def test_the_alternative_profile() -> None:
     assert profile.permissions("manage").destructive
 
 
+@pytest.mark.req("AQL-6.2-2")
 def test_custom_families_are_checked_by_name() -> None:
     made = custom_profile("mine", {"look": ["READ"], "touch": ["CREATE", "UPDATE", "DELETE", "EXECUTE", "ping"]})
     assert isinstance(made, Profile)
@@ -180,10 +184,14 @@ def test_prefixes() -> None:
         assert not PREFIX.fullmatch(bad)
 
 
+@pytest.mark.req("AQL-6.2-2")
 def test_an_operation_has_one_family_in_every_profile() -> None:
     for profile in PROFILES.values():
         for category in Category:
             assert profile.family_of(operation(category=category)) in profile.families
+            assert profile.family_of(operation(category=category, family="of another")) in profile.families
+        for family in profile.families:
+            assert profile.family_of(operation(family=family)) == family
 
 
 # Codes and envelopes
@@ -212,7 +220,7 @@ def test_only_what_the_caller_cannot_mend_is_an_error() -> None:
         assert failure(code, "x").is_error is expected
 
 
-@pytest.mark.req("AQL-C.err-3")
+@pytest.mark.req("AQL-C.err-3", "AQL-4.6-2", "AQL-6.2-3")
 def test_messages_follow_the_templates() -> None:
     assert (
         invalid_type("per_page", "integer", "string").message == "Parameter 'per_page' expected 'integer', got 'string'"
@@ -230,6 +238,7 @@ def test_messages_follow_the_templates() -> None:
     assert wrong.message == "Operation 'list_users' must be called via mcp_aql_read, not mcp_aql_create"
 
 
+@pytest.mark.req("AQL-5.1-1")
 def test_envelopes_are_a_union_on_success() -> None:
     for data in ({"a": 1}, [1], "x", 5, False, None):
         assert json.loads(success(data)) == {"success": True, "data": data}
@@ -285,7 +294,7 @@ def refused(text: bytes, limits: Limits = LIMITS) -> tuple[str, int, int] | None
     return (details["limit_type"], details["limit_value"], details["actual_value"])
 
 
-@pytest.mark.req("AQL-4.7.5-6")
+@pytest.mark.req("AQL-4.7.5-6", "AQL-4.7.5-1", "AQL-4.7.5-7")
 def test_the_depth_of_the_literal_example_is_four() -> None:
     assert depth_of(b'{"a":{"b":{"c":{}}}}') == 4
     assert depth_of(b'{"a":"{{{["}') == 1
@@ -295,6 +304,7 @@ def test_the_depth_of_the_literal_example_is_four() -> None:
     assert check_request(b"[" * 100_000 + b"]" * 100_000, LIMITS).details["unit"] == "levels"  # type: ignore[union-attr, index]
 
 
+@pytest.mark.req("AQL-4.7.5-1", "AQL-4.7.5-7")
 def test_an_array_at_its_limit_passes_and_one_more_does_not() -> None:
     def inner(count: int) -> bytes:
         return b'{"a":{"b":[%b]}}' % b",".join([b"1"] * count)
@@ -308,7 +318,7 @@ def test_an_array_at_its_limit_passes_and_one_more_does_not() -> None:
     assert refused(b'{"a":[' + b" " * 500 + b"]}", small) is None
 
 
-@pytest.mark.req("AQL-4.7.5-4")
+@pytest.mark.req("AQL-4.7.5-4", "AQL-4.7.5-1", "AQL-4.7.5-7")
 def test_a_string_is_measured_in_utf_8_bytes() -> None:
     limits = Limits(request_bytes=10 * 1024 * 1024)
     two = "\u00e9".encode()
@@ -322,6 +332,7 @@ def test_a_string_is_measured_in_utf_8_bytes() -> None:
     assert check_request(b'{"%b":1}' % (b"k" * 1_048_577), limits).details["unit"] == "bytes"  # type: ignore[union-attr, index]
 
 
+@pytest.mark.req("AQL-4.7.5-1", "AQL-4.7.5-7")
 def test_a_request_at_its_limit_passes_and_one_byte_more_does_not() -> None:
     def sized(size: int) -> bytes:
         start = b'{"a":"' + b"x" * 1000 + b'","b":"'
@@ -331,6 +342,7 @@ def test_a_request_at_its_limit_passes_and_one_byte_more_does_not() -> None:
     assert refused(sized(1_048_577)) == ("request_size", 1_048_576, 1_048_577)
 
 
+@pytest.mark.req("AQL-4.7.5-1")
 def test_of_two_broken_limits_the_first_in_order_is_told() -> None:
     limits = Limits(request_bytes=3 * 1024 * 1024, array_elements=100, nesting_depth=8, string_bytes=64 * 1024)
     deep, wide, long = b"[" * 9 + b"]" * 9, b"[%b]" % b",".join([b"1"] * 101), b'"%b"' % (b"x" * 65_537)
@@ -346,6 +358,7 @@ def test_of_two_broken_limits_the_first_in_order_is_told() -> None:
         assert (refused(text, limits) or ("",))[0] == expected
 
 
+@pytest.mark.req("AQL-4.7.1-1", "AQL-4.7.1-2")
 @pytest.mark.parametrize(
     ("text", "offset"),
     [
@@ -363,13 +376,14 @@ def test_halves_of_pairs_and_nul_are_refused_where_they_stand(text: bytes, offse
     assert found.details == {"location": "request", "byte_offset": offset}
 
 
+@pytest.mark.req("AQL-4.7.1-2")
 def test_whole_pairs_and_escaped_backslashes_pass() -> None:
     for text in (rb'{"a":"\ud83d\ude00"}', rb'{"a":"\\ud800"}', rb'{"a":"\\u0000"}', rb'{"a":"\u00e9"}'):
         assert check_request(text, LIMITS) is None
     assert check_request(rb'{"a":"\u0000"}', LIMITS, nul_allowed=True) is None
 
 
-@pytest.mark.req("AQL-4.7.5-9")
+@pytest.mark.req("AQL-4.7.5-9", "AQL-4.7.5-8")
 def test_the_limits_as_introspection_shows_them() -> None:
     assert LIMITS.shown() == {
         "max_request_size": 1_048_576,

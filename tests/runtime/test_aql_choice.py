@@ -58,7 +58,7 @@ async def test_an_access_rule_sets_the_surface_of_its_callers(tmp_path: Path) ->
         assert here.node.operations.node.status().clients.surfaces == {"local: aql-single ([[access]])": 1}
 
 
-@pytest.mark.req("AQL-4.6.2-1", "AQL-4.6.2-3")
+@pytest.mark.req("AQL-4.6.2-1", "AQL-4.6.2-3", "AQL-4.6.2-2")
 @still
 async def test_without_strict_mode_unknown_parameters_are_left_out_with_a_warning(tmp_path: Path) -> None:
     shown = []

@@ -106,7 +106,7 @@ async def test_types_of_the_protocol_and_of_operations_all_resolve(tmp_path: Pat
             assert used(found.get("fields", [])) | set(found.get("members", [])) <= known
 
 
-@pytest.mark.req("AQL-C.intro-7", "AQL-C.intro-8", "AQL-4.7.5-8", "AQL-10.1-3")
+@pytest.mark.req("AQL-C.intro-7", "AQL-C.intro-8", "AQL-4.7.5-8", "AQL-10.1-3", "AQL-10.2-1")
 @still
 async def test_the_protocol_object_says_what_is_in_force(tmp_path: Path) -> None:
     async with place(tmp_path) as here:

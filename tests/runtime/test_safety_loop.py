@@ -206,10 +206,12 @@ async def test_an_execution_ends_once(here: AgentsHere) -> None:
     done = await agent.complete(summary="weeded")
     assert (done["status"], done["result"]) == ("completed", {"summary": "weeded"})
     assert set(done) == {"execution_id", "status", "started_at", "finished_at", "result"}
-    for work in (agent.report(LOOK), agent.complete(), agent.abort()):
+    asked = ((agent.report(LOOK), "running"), (agent.complete(), "completed"), (agent.abort(), "cancelled"))
+    for work, requested in asked:
         refused = await failed(work)
-        assert refused.code == "CONFLICT_INVALID_STATE" and refused.details is not None
-        assert (refused.details["execution_id"], refused.details["status"]) == (done["execution_id"], "completed")
+        assert refused.code == "CONFLICT_INVALID_STATE"
+        told = {"execution_id": done["execution_id"], "status": "completed", "requested": requested}
+        assert refused.details == told
     ended = here.loop.executions.maybe_last(("client:ends", 0), agent_key("client:ends", "coder"))
     assert ended is not None and ended.answer() == done  # nothing of it changed
     await agent.start()
@@ -308,7 +310,7 @@ async def test_what_follows_an_approved_failure_is_still_judged_by_its_real_name
         here.loop.replan(before)
 
 
-@pytest.mark.req("AQL-8.6.4-3", "AQL-8.6.4-4", "AQL-8.7.2-7", "AQL-8.7.3-5")
+@pytest.mark.req("AQL-8.6.4-3", "AQL-8.6.4-4", "AQL-8.7.2-7", "AQL-8.7.3-5", "AQL-8.7.2-2")
 async def test_a_pause_is_cleared_by_a_person_and_grants_what_was_reported(here: AgentsHere) -> None:
     agent = here.agent("client:paused")
     await agent.start()

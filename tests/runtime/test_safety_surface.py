@@ -76,7 +76,7 @@ async def test_the_rule_is_told_to_agents(here: AgentsHere) -> None:
     assert "cannot be seen" in page.read_text()
 
 
-@pytest.mark.req("AQL-8.6.3-4", "AQL-8.6.3-5", "AQL-8.6.3-7")
+@pytest.mark.req("AQL-8.6.3-4", "AQL-8.6.3-5", "AQL-8.6.3-7", "AQL-4.3-1")
 async def test_reports_have_the_parameters_of_the_table(here: AgentsHere) -> None:
     client = await Lines(here, "aql").greet()
     await client.do("execute_agent", element_name="coder")
@@ -122,13 +122,14 @@ async def test_operations_pass_once_each_as_they_were_reported(here: AgentsHere,
     assert (await client.do("plant__look"))["success"] is True
 
 
-@pytest.mark.req("AQL-8.6.7-1")
+@pytest.mark.req("AQL-8.6.7-1", "AQL-8.6.5-1")
 async def test_a_loop_that_is_off_is_unavailable_and_says_so(tmp_path: Path) -> None:
     async with agents_here(tmp_path, '[gate]\nmode = "open"\n') as here:
         client = await Lines(here, "aql").greet()
         listed = await client.introspect(query="operations", first=100)
         assert listed["_protocol"]["capabilities"]["execution_safety_loop"] == "disabled"
         assert "safety" not in listed["_protocol"]
+        assert "report every action" not in str([client.greeting, await client.request("tools/list", {})])
         assert not {one["name"] for one in listed["operations"]} & set(PLACED)
         for name in PLACED:
             refused = (await client.do(name))["error"]
@@ -228,6 +229,9 @@ async def test_every_way_to_act_is_reported(here: AgentsHere) -> None:
         assert (await agent.directive(hint))["continue"] is True
         await here.ask(method, params, who=agent.client).result()
         assert await here.ask(method, params, who=agent.client).reason() == "unreported_action"
+    ref = {"ref": {"type": "ref/prompt", "name": "raw.greet"}, "argument": {"name": "who", "value": "y"}}
+    completed = await here.ask("completion/complete", ref, who=agent.client).message()  # which acts on nothing
+    assert completed.get("error", {}).get("code") != 32150
     foreign = await agent.directive("executing shell command: rm -rf /var on the laptop")
     assert foreign["stopped"] is True  # judged alike, though nobody here can see it happen
 

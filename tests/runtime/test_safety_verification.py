@@ -84,6 +84,7 @@ async def test_a_blocked_agent_does_nothing_until_the_code_is_given(here: Agents
     assert told is not None and (told["autonomy"]["continue"], told["autonomy"]["stopped"]) == (False, True)
     error = await agent.call().error()
     assert (error["data"]["reason"], error["data"]["verification_id"]) == ("agent_blocked", id)
+    assert error["data"]["element_name"] == "coder"
     written = here.shown(id).lower().replace("-", " ")
     answer = await agent.verify(id, written)
     assert answer == {"verified": True, "element_name": "coder", "status": "running"}
@@ -168,7 +169,11 @@ async def test_a_verify_pause_ends_with_its_challenge(here: AgentsHere) -> None:
     assert len(pauses) == 1 and pauses[0]["metadata"]["verificationId"] != first
     here.clock.ahead += 301
     assert (await agent.directive(LOOK))["continue"] is True
-    await agent.directive(RISKY)
+    await agent.passes()
+    again = (await agent.directive(RISKY))["notifications"][-1]["metadata"]["verificationId"]
+    await failed(agent.verify(again, WRONG))  # its challenge is over, and the pause is not
+    assert (await agent.directive(LOOK))["continue"] is False
+    assert await agent.refusal() == "paused"
     assert (await agent.start())["status"] == "running"  # a pause does not stop a new execution
 
 
@@ -231,7 +236,9 @@ async def test_unknown_and_foreign_challenges_count_for_who_tried(here: AgentsHe
     agent, id = await blocked(here, "client:v9")
     other = here.agent("client:v9-other")
     for number in range(10):
-        assert (await failed(other.verify(id if number % 2 else "none", here.shown(id)))).code == "TOKEN_INVALID"
+        tried = id if number % 2 else "none"
+        refused = await failed(other.verify(tried, here.shown(id)))
+        assert (refused.code, refused.details) == ("TOKEN_INVALID", {"challenge_id": tried})
     assert (await failed(other.verify("none", WRONG))).code == "RATE_LIMIT_EXCEEDED"
     assert (await agent.verify(id, here.shown(id)))["verified"] is True
 
@@ -247,6 +254,9 @@ async def test_an_agent_confirms_nothing_with_what_it_knows(here: AgentsHere) ->
         assert refused.code == "PERMISSION_DENIED" and refused.details is not None
         assert refused.details["reason"] == "self_approval"
     assert (await failed(agent.confirm("conf_guess"))).code == "TOKEN_INVALID"
+    guesser = here.agent("client:t1-guesser")
+    guesses = [(await failed(guesser.confirm("conf_guess"))).code for _ in range(11)]
+    assert guesses == ["TOKEN_INVALID"] * 10 + ["RATE_LIMIT_EXCEEDED"]
     token = here.shown(approval.id)
     assert (await failed(other.confirm(token))).code == "TOKEN_INVALID"
     assert (await failed(agent.confirm(token, confirmation_id="another"))).code == "TOKEN_SCOPE_MISMATCH"
@@ -288,7 +298,7 @@ async def test_an_operator_denies_a_challenge_and_the_block_stays(here: AgentsHe
     assert (await failed(agent.verify(id, code))).code == "TOKEN_ALREADY_USED"
 
 
-@pytest.mark.req("AQL-8.8.3-4")
+@pytest.mark.req("AQL-8.8.3-4", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.7.3-7")
 async def test_neither_time_nor_mode_lifts_a_block(here: AgentsHere) -> None:
     agent, _ = await blocked(here, "client:long")
     before = here.loop.plan
@@ -297,6 +307,10 @@ async def test_neither_time_nor_mode_lifts_a_block(here: AgentsHere) -> None:
     for mode in ("monitoring", "disabled"):
         here.loop.replan(SafetyPlan(mode=mode, preapproved=True))  # type: ignore[arg-type]
         await agent.passes()  # kept, and not enforced
+        await agent.complete()
+        await agent.start()
+        told = await agent.directive(LOOK)
+        assert told["continue"] is True and "danger_zone" in [one["type"] for one in told["notifications"]]
         assert here.loop.blocks.of_principal(agent.client)
     here.loop.replan(before)
     assert (await failed(agent.start())).code == "PERMISSION_DENIED"
@@ -380,12 +394,14 @@ async def test_no_code_is_written_anywhere_and_a_restart_forgives_nothing(
             assert form.encode() not in written
 
 
-@pytest.mark.req("AQL-8.8.3-3")
+@pytest.mark.req("AQL-8.8.3-3", "AQL-8.7.1-2", "AQL-8.6.3-3")
 async def test_a_challenge_is_answered_after_a_restart_while_it_lasts(tmp_path: Path) -> None:
     async with agents_here(tmp_path) as here:
         _, id = await blocked(here, "client:r1")
         code = here.shown(id)
     async with agents_here(tmp_path) as here:
+        told = (await failed(here.agent("client:r1").report(LOOK))).details
+        assert told is not None and told["autonomy"]["stopped"] is True and told["autonomy"]["factors"]
         assert (await here.agent("client:r1").verify(id, code))["verified"] is True
 
 

@@ -64,7 +64,7 @@ class Execution:
         if (current is None) != (total is None):
             raise ValueError("current and total go together")
         told = {"percentage": percentage, "current": current, "total": total, "message": message}
-        if self._status not in TERMINAL:
+        if self._status not in TERMINAL:  # AQL-2.3.3-3
             self._progress = {key: value for key, value in told.items() if value is not None}
 
     def enter(self, state: str) -> None:
@@ -132,10 +132,8 @@ class Execution:
 
     def _end(self, to: ExecutionStatus) -> bool:
         """False: it has ended already, and what comes late is dropped."""
-        if self._status in TERMINAL:  # AQL-8.4.2-2, AQL-2.3.3-3
-            return False
         with contextlib.suppress(OperationFailed):
-            self.move(to)
+            self.move(to)  # AQL-8.4.2-2, AQL-2.3.3-3
             return True
         return False
 

@@ -27,8 +27,9 @@ from interlock.protocol.aql.model import Parameter, Returns, TypeDeclaration
 
 _WORDS: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "any"}
 _TEXTS: Final[Mapping[Any, tuple[str, str | None, str]]] = {  # pattern, format, what is said of them
+    # AQL-4.7.2-1
     datetime: (DATE_TIME, "date-time", "ISO 8601 with an offset, as 2026-02-04T10:30:00Z."),
-    date: (DATE, "date", "ISO 8601, as 2026-02-04; a day in UTC."),
+    date: (DATE, "date", "ISO 8601, as 2026-02-04; a day in UTC."),  # AQL-4.7.2-1
     Decimal: (DECIMAL, None, "A decimal number as text, so that no digit is lost."),
     BigInt: (INTEGER, None, "An integer as text of digits, of any size."),
 }

@@ -22,8 +22,8 @@ from interlock.protocol.aql.errors import OperationFailed, invalid_type, invalid
 SAFE_INTEGER: Final = 2**53 - 1
 OCTETS: Final = "application/octet-stream"
 # RFC 3339 with seconds and offset; days and months are checked when it is read.
-DATE_TIME: Final = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$"  # AQL-4.7.2-1
-DATE: Final = r"^\d{4}-\d{2}-\d{2}$"  # AQL-4.7.2-1
+DATE_TIME: Final = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$"
+DATE: Final = r"^\d{4}-\d{2}-\d{2}$"
 INTEGER: Final = r"^-?\d{1,1000}$"
 DECIMAL: Final = r"^-?\d{1,1000}(\.\d{1,1000})?$"
 

@@ -60,7 +60,7 @@ FIELDS_TYPE: Final = TypeDeclaration(
     ),
 )
 CONTENT_TYPE: Final = TypeDeclaration(
-    name="ContentReference",
+    name="ContentReference",  # AQL-4.7.4-2
     kind="object",
     description="Content that is no JSON: it stands in the MCP result's content at content_index, as base64.",
     fields=(

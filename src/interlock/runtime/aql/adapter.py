@@ -101,10 +101,14 @@ class AqlAdapter:
         namespace = self._catalog.namespace
         kept = self._indexes.get(caller.key)
         if kept is None or kept[0] is not namespace or kept[1] != self._native.version:  # AQL-2.3.3-2
-            if len(self._indexes) > INDEXES_MAX:
-                self._indexes.clear()
-            kept = self._indexes[caller.key] = (namespace, self._native.version, self._make(namespace, caller))
+            kept = (namespace, self._native.version, self._make(namespace, caller))
+            self._keep_index(caller.key, kept)
         return kept[2]
+
+    def _keep_index(self, key: ViewKey, made: tuple[Namespace, int, OperationIndex]) -> None:
+        if len(self._indexes) > INDEXES_MAX:
+            self._indexes.clear()
+        self._indexes[key] = made
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
         names = self.names()

@@ -36,7 +36,7 @@ _CONFUSED: Final = str.maketrans("OIL", "011")
 
 
 def new_code() -> str:
-    bits = secrets.randbits(CODE_BITS)  # AQL-8.8.2-1, AQL-8.8.4-3
+    bits = secrets.randbits(CODE_BITS)  # AQL-8.8.2-1
     return "".join(ALPHABET[bits >> at & 31] for at in range(0, CODE_BITS, 5))
 
 
@@ -93,7 +93,7 @@ class Codes:
     async def make_code(self, id: str, principal: str, name: str, expires_at: float) -> str:
         code = new_code()
         challenge = StoredChallenge(
-            id=id, principal=principal, name=name, code_hash=self._hash(code), expires_at=expires_at  # AQL-8.8.4-2
+            id=id, principal=principal, name=name, code_hash=self._hash(code), expires_at=expires_at
         )
         now = self._clock.wall()
         ttl_s = expires_at - now + KEPT_S

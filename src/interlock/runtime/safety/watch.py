@@ -56,7 +56,7 @@ class Watch:
         mine = loop.executions.by_owner.get(owner, ()) if owner is not None else ()
         names = loop.names.of_call(call)
         for execution in mine:
-            if execution.status is not ExecutionStatus.RUNNING or execution.pause is not None:  # AQL-8.6.4-3
+            if execution.pause is not None:  # AQL-8.6.4-3
                 continue
             if loop.blocks.maybe(execution.agent) is not None:  # AQL-8.6.4-5
                 continue
