@@ -4,7 +4,6 @@ import asyncio
 import ctypes
 import errno
 import json
-import os
 import platform
 import shutil
 import sys
@@ -388,7 +387,7 @@ tell([caps, ctypes.CDLL(None).unshare(0x10000000), os.getpid() < 10, os.uname().
     assert (entered, small, name) == (-1, True, "sandbox")
     assert of_its_own  # a session of its own, which has no terminal of ours
     for kind in ("user", "ipc", "pid", "net", "uts", "cgroup", "mnt"):
-        assert spaces[kind] != os.readlink(f"/proc/self/ns/{kind}"), kind
+        assert spaces[kind] != str(Path(f"/proc/self/ns/{kind}").readlink()), kind
 
 
 @pytest.mark.req("AIP-security-1")

@@ -116,7 +116,9 @@ class AqlAdapter:
         entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
             # AQL-X-5
-            Entry(one.declaration.name, native=one, plan=self._plan) for one in self._native if one.is_shown(caller)
+            Entry(one.declaration.name, native=one, plan=self._plan)
+            for one in self._native
+            if one.is_shown(caller)
         ]
         if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
             self._entries.clear()

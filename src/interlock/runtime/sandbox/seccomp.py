@@ -17,7 +17,8 @@ class _Machine(msgspec.Struct, frozen=True):
     calls: tuple[int, ...]  # add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd
 
 
-_IO_URING: Final = (425, 426, 427)  # AIP-security-1: setup, enter, register: on every machine; what it does no filter sees
+# AIP-security-1
+_IO_URING: Final = (425, 426, 427)  # setup, enter, register: on every machine; what it does no filter sees
 _GENERIC: Final = (217, 218, 219, 241, 280, 282, *_IO_URING)
 _MACHINES: Final = {
     "x86_64": _Machine(0xC000003E, (248, 249, 250, 298, 321, 323, *_IO_URING)),
