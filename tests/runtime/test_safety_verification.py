@@ -138,7 +138,7 @@ async def test_a_challenge_expires_and_counts_as_failed(here: AgentsHere) -> Non
     assert here.node.calls.safety.attempts.count(here.loop.blocks.of_principal(agent.client)[0].agent.stored) == 1
 
 
-@pytest.mark.req("AQL-8.8.3-6", "AQL-8.7.3-6", "AQL-8.8.1-3", "AQL-8.8.2-4", "AQL-8.6.4-3")
+@pytest.mark.req("AQL-8.8.3-6", "AQL-8.7.3-6", "AQL-8.8.1-3", "AQL-8.8.2-4", "AQL-8.6.4-3", "AQL-8.8.3-4")
 async def test_a_verify_pause_names_its_challenge_and_makes_no_second_one(here: AgentsHere) -> None:
     agent = here.agent("client:v4")
     other = here.agent("client:v4", "declared")
@@ -283,7 +283,8 @@ async def test_an_operator_unblocks_with_a_proof_and_is_named(here: AgentsHere) 
     approved = await deciding.approve(id, await prove(here, id), by="local")
     assert approved.status is Status.DONE  # type: ignore[union-attr]
     assert not here.loop.blocks.of_principal(agent.client)
-    assert [one["by"] for one in await here.audited("agents/unblock") if one["who"] == agent.client] == ["local"]
+    records = [one for one in await here.audited("agents/unblock") if one["who"] == agent.client]
+    assert [(one["by"], one["outcome"]) for one in records] == [("local", "unblocked")]
     decided = [one for one in await here.audited("approvals/approve") if one["approval"] == id]
     assert [one["anchor"] for one in decided] == ["ada"]
     assert "status" in [one["type"] for one in (await agent.directive(LOOK))["notifications"]]
@@ -298,7 +299,7 @@ async def test_an_operator_denies_a_challenge_and_the_block_stays(here: AgentsHe
     assert (await failed(agent.verify(id, code))).code == "TOKEN_ALREADY_USED"
 
 
-@pytest.mark.req("AQL-8.8.3-4", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.7.3-7")
+@pytest.mark.req("AQL-8.8.3-4", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.7.3-7", "AQL-8.8.3-5")
 async def test_neither_time_nor_mode_lifts_a_block(here: AgentsHere) -> None:
     agent, _ = await blocked(here, "client:long")
     before = here.loop.plan

@@ -249,9 +249,8 @@ class _Matching:
 
     def _tell(self, side: str, outcome: InclusionOutcome) -> None:
         for each in outcome.differences:
-            if (
-                outcome.verdict is InclusionVerdict.NO and not self._entry.builds
-            ):  # AIP-tools-2, AIP-tools-5, AIP-tools-8
+            # AIP-tools-2, AIP-tools-5, AIP-tools-8
+            if outcome.verdict is InclusionVerdict.NO and not self._entry.builds:
                 self._mismatch(side, each.path, each.narrow, each.wide)  # AIP-tools-2
             else:
                 self._note_unverified(side, each.path, each.narrow, each.wide)  # AIP-tools-8
