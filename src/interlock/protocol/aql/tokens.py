@@ -93,7 +93,7 @@ class ConfirmationTokens:
         self._purge(now)
         found = self._tokens.get(token) if len(token) <= TOKEN_CHARS_MAX else None
         code, details = None, {"token": token[:TOKEN_CHARS_MAX]}
-        if found is None or found.owner != owner:
+        if found is None or found.owner != owner:  # AQL-2.3.3-1, AQL-2.3.5-2
             code, said = Code.TOKEN_INVALID, "Invalid confirmation token"
         elif now > found.expires_at + self._lives.skew_s:
             code, said = Code.TOKEN_EXPIRED, "Confirmation token has expired"
@@ -114,7 +114,7 @@ class ConfirmationTokens:
 
     def end(self, owner: str) -> None:
         """The session is over: what it was given counts no more (2.3.3)."""
-        for token in [token for token, one in self._tokens.items() if one.owner == owner]:
+        for token in [token for token, one in self._tokens.items() if one.owner == owner]:  # AQL-2.3.3-1
             one = self._tokens.pop(token)
             if one.used_at is None:
                 self._note(owner, one.principal, one.operation, token, "TOKEN_REVOKED", "session_end")

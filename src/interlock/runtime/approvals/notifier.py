@@ -111,7 +111,7 @@ class Notifier:
             except ChannelFailed as failed:
                 if name not in self.trouble:
                     log.warning("operators are not told by the channel %s: %s", name, failed)
-                self.trouble[name] = str(failed)
+                self.trouble[name] = str(failed)  # AQL-8.8.2-3
             else:
                 self.trouble.pop(name, None)
                 return

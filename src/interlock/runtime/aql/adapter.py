@@ -115,10 +115,9 @@ class AqlAdapter:
         routes = namespace.view(caller.key).tool_routes
         entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
-            # AQL-X-5
             Entry(one.declaration.name, native=one, plan=self._plan)
             for one in self._native
-            if one.is_shown(caller)
+            if one.is_shown(caller)  # AQL-X-5
         ]
         if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
             self._entries.clear()
@@ -231,9 +230,9 @@ class AqlAdapter:
         if caller.aql is None:
             return warnings
         said = caller.warned
-        fresh = tuple(one for one in warnings if (one.code, one.message) not in said)
+        fresh = tuple(one for one in warnings if (one.code, one.message) not in said)  # AQL-2.3.3-4
         if len(said) < WARNED_MAX:
-            said.update((one.code, one.message) for one in fresh)
+            said.update((one.code, one.message) for one in fresh)  # AQL-2.3.3-4
         return fresh
 
 

@@ -71,8 +71,8 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
     clock, tokens, refusals = stores.clock, stores.tokens, stores.refusals
 
     def on_session_ended(caller: Caller, session: Session | None, reason: str, *, is_graceful: bool) -> None:
-        calls.aql.end_session(caller, reason, is_graceful=is_graceful)
-        calls.safety.loop.end_session(caller, is_graceful=is_graceful)
+        calls.aql.end_session(caller, reason, is_graceful=is_graceful)  # AQL-2.3.3-5
+        calls.safety.loop.end_session(caller, is_graceful=is_graceful)  # AQL-2.3.3-5
         if session is not None:
             calls.audience.leave(session)
             calls.client_tasks.forget(caller)

@@ -38,7 +38,7 @@ STDIO: Final = "stdio"
 def maybe_owner(caller: Caller) -> Owner | None:
     """Whose executions a request belongs to. None: it comes from nobody in particular (AQL-X-3)."""
     name = caller.principal.name
-    if caller.calls is not None:  # of this session, which copies of the caller share
+    if caller.calls is not None:  # AQL-2.3.5-2: of this session, which copies of the caller share
         return name, id(caller.calls)
     if name != LOCAL and not caller.principal.stranger:
         return name, 0

@@ -47,7 +47,7 @@ class Verification:
         id, written = params["challenge_id"], params["code"]
         principal = caller.principal.name
         challenge = self._codes.maybe_challenge(id)
-        if challenge is None or challenge.principal != principal:  # AQL-8.8-1: as if there were none
+        if challenge is None or challenge.principal != principal:  # AQL-8.8-1, AQL-2.3.5-2: as if there were none
             agent, name = AgentKey(principal, NOBODY), NOBODY
             await self._refuse_limited(agent, name, id)
             raise await self._failed(agent, name, id, failure(Code.TOKEN_INVALID, "Invalid code", {"challenge_id": id}))
