@@ -72,6 +72,7 @@ ORDER = [
         "runtime",
         "subserver",
         "surface",
+        "surface.console",
         "surface.cli.terminal",
         "surface.cli.client",
     ),

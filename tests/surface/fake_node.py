@@ -198,7 +198,7 @@ class FakeTools:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
-    def list_all(self) -> Tools:
+    def list_all(self, search: str = "") -> Tools:
         return msgspec.convert({"tools": self._data.tool_list}, Tools)
 
     def get(self, name: str, caller: str = "local") -> ToolDetail:

@@ -111,6 +111,7 @@ def places(tree: OperatorTree) -> dict[str, list[str]]:
         "/approvals/{id}": [f"/approvals/{held}", f"/approvals/{held[:8]}", f"/approvals/{definition}", "/approvals/x"],
         "/approvals/{id}/passkey": [f"/approvals/{held}/passkey", "/approvals/x/passkey"],
         "/admin/passkeys/{ticket}": [f"/admin/passkeys/{ticket}", "/admin/passkeys/x"],
+        "/console/{file}": ["/console/console.css", "/console/dom.js", "/console/icon.svg", "/console/x"],
         "/passkeys/{ticket}": [f"/passkeys/{ticket}", "/passkeys/x"],
     }
 
@@ -242,6 +243,7 @@ def test_what_is_changed_is_answered_in_the_documented_shape(tree: OperatorTree,
         ("POST", "/admin/links/{segment}/release", "/admin/links/nowhere/release", None, 404),
         ("POST", "/admin/links/{segment}/authorize", "/admin/links/greenhouse/authorize", None, 409),
         ("POST", "/admin/tools/{name}/classify", "/admin/tools/greenhouse.read_climate/classify", None, 409),
+        ("POST", "/admin/tools/{name}/call", "/admin/tools/nowhere/call", {}, 200),
         ("POST", "/admin/tools/{name}/classify", "/admin/tools/nowhere/classify", None, 404),
         ("POST", "/approvals/{id}", held, {"decision": "approve"}, 403),
         ("POST", "/approvals/{id}", held, {"decision": "approve", "proof": "no"}, 403),

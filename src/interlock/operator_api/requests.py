@@ -137,6 +137,12 @@ class SignClasses(ClassifyTools, frozen=True, kw_only=True):
     proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
 
 
+class CallTool(RequestBody, frozen=True, kw_only=True):
+    """A call of a tool."""
+
+    arguments: Annotated[Raw | UnsetType, Meta(description="An object, sent as the bytes it is; none: {}.")] = UNSET
+
+
 class TrustDriver(RequestBody, frozen=True, kw_only=True):
     """The acceptance of a driver's files."""
 

@@ -12,11 +12,13 @@ from interlock.runtime.node.reload import Reload
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.operations.agents import AgentOperations
 from interlock.runtime.operations.audit import AuditOperations
+from interlock.runtime.operations.calls import CallOperations
 from interlock.runtime.operations.consents import ConsentOperations
 from interlock.runtime.operations.drivers import DriverOperations
 from interlock.runtime.operations.grants import GrantOperations
 from interlock.runtime.operations.keys import KeyOperations
 from interlock.runtime.operations.links import LinkOperations
+from interlock.runtime.operations.live import LiveOperations
 from interlock.runtime.operations.node import NodeOperations
 from interlock.runtime.operations.operations import Operations
 from interlock.runtime.operations.secrets import SecretOperations
@@ -40,10 +42,32 @@ def make_operations(
         )
 
     link_operations = LinkOperations(calls.keepers, calls.catalog, links.registrar, links.children, calls.budgets)
+    node_operations = NodeOperations(
+        current=stores.current,
+        addresses=stores.addresses,
+        clock=stores.clock,
+        aggregator_id=stores.identity.aggregator_id,
+        recorder=stores.recorder,
+        links=link_operations,
+        budgets=calls.budgets,
+        catalog=calls.catalog,
+        sessions=fronts.sessions,
+        audience=calls.audience,
+        modern=fronts.modern,
+        dispatch=calls.dispatch,
+        anchors=approvals.anchors,
+        inbox=approvals.inbox,
+        notifier=approvals.notifier,
+        safety=calls.safety.loop,
+        parents=fronts.parents.status,
+        reload=lambda: reload.status() if reload is not None else None,
+    )
+    audit = AuditOperations(stores.audit, stores.recorder)
     return Operations(
         agents=AgentOperations(calls.safety.loop),
         approvals=calls.approvals,
-        audit=AuditOperations(stores.audit, stores.recorder),
+        audit=audit,
+        calls=CallOperations(fronts.modern, calls.dispatch, stores.tokens.as_it_would_be),
         consents=ConsentOperations(calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock),
         drivers=DriverOperations(drivers.drivers),
         grants=GrantOperations(
@@ -57,27 +81,9 @@ def make_operations(
         ),
         keys=KeyOperations(approvals.revocation, approvals.anchors),
         links=link_operations,
+        live=LiveOperations(node_operations, calls.approvals, audit, stores.clock),
         logins=LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url),
-        node=NodeOperations(
-            current=stores.current,
-            addresses=stores.addresses,
-            clock=stores.clock,
-            aggregator_id=stores.identity.aggregator_id,
-            recorder=stores.recorder,
-            links=link_operations,
-            budgets=calls.budgets,
-            catalog=calls.catalog,
-            sessions=fronts.sessions,
-            audience=calls.audience,
-            modern=fronts.modern,
-            dispatch=calls.dispatch,
-            anchors=approvals.anchors,
-            inbox=approvals.inbox,
-            notifier=approvals.notifier,
-            safety=calls.safety.loop,
-            parents=fronts.parents.status,
-            reload=lambda: reload.status() if reload is not None else None,
-        ),
+        node=node_operations,
         passkeys=approvals.passkeys,
         secrets=SecretOperations(links.credentials, calls.keepers, links.servers.own, drivers.drivers),
         tokens=TokenOperations(stores.tokens, fronts.public.dismiss_unwelcome),

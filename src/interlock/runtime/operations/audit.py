@@ -20,6 +20,16 @@ class AuditOperations:
         records = await self._audit.read(after, limit)
         return AuditPage(records=tuple(_placed(record) for record in records), last=await self._audit.last())
 
+    async def last(self) -> int:
+        """The sequence of the newest record that is written."""
+        return await self._audit.last()
+
+    async def tail(self, after: int, limit: int) -> AuditPage[Raw]:
+        """Like `page`, of what is written already; of more than `limit` the newest."""
+        last = await self._audit.last()
+        records = await self._audit.read(max(after, last - limit), limit) if last > after else []
+        return AuditPage(records=tuple(_placed(record) for record in records), last=last)
+
 
 def _placed(record: ChainedRecord) -> Raw:
     """The record as it was written, with its place in the chain before it."""

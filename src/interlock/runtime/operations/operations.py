@@ -6,11 +6,13 @@ from interlock.runtime.access.logins import LoginService
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.operations.agents import AgentOperations
 from interlock.runtime.operations.audit import AuditOperations
+from interlock.runtime.operations.calls import CallOperations
 from interlock.runtime.operations.consents import ConsentOperations
 from interlock.runtime.operations.drivers import DriverOperations
 from interlock.runtime.operations.grants import GrantOperations
 from interlock.runtime.operations.keys import KeyOperations
 from interlock.runtime.operations.links import LinkOperations
+from interlock.runtime.operations.live import LiveOperations
 from interlock.runtime.operations.node import NodeOperations
 from interlock.runtime.operations.secrets import SecretOperations
 from interlock.runtime.operations.tokens import TokenOperations
@@ -22,11 +24,13 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     agents: AgentOperations
     approvals: ApprovalViews
     audit: AuditOperations
+    calls: CallOperations
     consents: ConsentOperations
     drivers: DriverOperations
     grants: GrantOperations
     keys: KeyOperations
     links: LinkOperations
+    live: LiveOperations
     logins: LoginService
     node: NodeOperations
     passkeys: PasskeyService

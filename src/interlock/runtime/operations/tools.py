@@ -1,7 +1,7 @@
 """The tools of a node: what an operator sees of each, and the question what a tool does."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import asdict
 
@@ -17,6 +17,7 @@ from interlock.operator_api.tools import (
     ToolRoutes,
     Tools,
 )
+from interlock.protocol.aql.search import SearchIndex, term_weights
 from interlock.protocol.ax.capability import as_object
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import Fault
@@ -34,6 +35,8 @@ from interlock.runtime.drivers.contracts.lazy import LazyContracts
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
 from interlock.runtime.operations.links import masked_session
+
+FOUND_MAX: Final = 100  # tools that a search gives
 
 Explain = Callable[[Route, str], tuple[CheckVerdict, ...]]  # what a call of the tool by that principal would meet
 
@@ -53,7 +56,8 @@ class ToolOperations:
         self._contracts = contracts
         self._explain = explain
 
-    def list_all(self) -> Tools:
+    def list_all(self, search: str = "") -> Tools:
+        """`search`: words; those that fit them best, best first."""
         listed = [self._tool(route) for items in self._catalog.namespace.link_items for route in items.tools]
         for items in self._catalog.namespace.link_items:
             listed.extend(
@@ -71,7 +75,7 @@ class ToolOperations:
                 )
                 for one in items.withheld
             )
-        return Tools(tools=tuple(listed))
+        return Tools(tools=tuple(_fitting(search, listed) if search.strip() else listed))
 
     def get(self, name: str, caller: str = "local") -> ToolDetail:
         """`caller`: the principal whose call the checks are told for. Raises NotFound, Refused."""
@@ -183,6 +187,15 @@ class ToolOperations:
             authority=f"dns:{authority}" if authority is not None else None,
             verified=session.peer.proved,
         )
+
+
+def _fitting(search: str, tools: list[Tool]) -> list[Tool]:
+    """By the ranking that `introspect` has; before it, those whose name holds the words as they are written."""
+    written = search.strip().lower()
+    named = [tool for tool in tools if written in tool.name.lower() or written in tool.original.lower()]
+    index = SearchIndex([term_weights(tool.name, tool.description or "") for tool in tools])
+    ranked = [tools[place] for place in index.search(search, FOUND_MAX)]
+    return list({id(tool): tool for tool in (*named, *ranked)}.values())[:FOUND_MAX]
 
 
 def _session_of(link: Link) -> str:

@@ -27,6 +27,7 @@ from interlock.runtime.operations.operations import Operations
 from interlock.store.ports import StoreError
 from interlock.store.tokens import maybe_audience
 from interlock.surface.operator.approvals import ADMIN, PATH
+from interlock.surface.operator.console import is_console
 from interlock.surface.operator.endpoint import SOCKET_ROLES, starlette_routes
 from interlock.surface.operator.endpoints import ENDPOINTS
 from interlock.surface.operator.login import SESSION
@@ -83,8 +84,10 @@ class _OperatorMiddleware:
             if scope["method"] not in ("GET", "HEAD"):
                 self._refuse_foreign(request)
             # A browser that comes back from an authorization server has no token; its state is checked instead. One
-            # that makes a passkey has an invitation, which opens nothing else; one that logs in, a ticket.
-            is_open = scope["path"] in (CALLBACK_PATH, LOGIN) or is_invitation(scope["path"])
+            # that makes a passkey has an invitation, which opens nothing else; one that logs in, a ticket. The console is
+            # empty without data.
+            path = scope["path"]
+            is_open = path in (CALLBACK_PATH, LOGIN) or is_invitation(path) or is_console(path)
             if self._authenticate is not None and not is_open:
                 principal = await self._authenticate(request)
                 if principal is None:
@@ -125,12 +128,12 @@ def _check_browser(request: Request) -> None:
 
 
 def _with_headers(send: Send) -> Send:
-    """No answer is kept by a cache or taken for another kind than it says."""
+    """No answer is taken for another kind than it says, or kept by a cache; files of the console are asked about."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            headers["Cache-Control"] = "no-store"
+            headers.setdefault("Cache-Control", "no-store")
             headers["X-Content-Type-Options"] = "nosniff"
         await send(message)
 

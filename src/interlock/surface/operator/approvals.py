@@ -66,7 +66,7 @@ async def list_approvals(exchange: OperatorExchange[None]) -> Approvals | Respon
     kind, status = KIND.read(exchange.request), STATUS.read(exchange.request)
     statuses = frozenset(Status) if status == "all" else frozenset((Status(status),))
     found = exchange.operations.approvals.list_all(None if kind is None else Kind(kind), statuses)
-    return approvals_page(found) if wants_page(exchange.request) else found
+    return approvals_page() if wants_page(exchange.request) else found
 
 
 async def follow_approvals(exchange: OperatorExchange[None]) -> Response:

@@ -12,11 +12,11 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary, Decision
+from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
 from interlock.protocol.approvals.preview import AGENT_EFFECTS, shown_params
 from interlock.protocol.jsontext.folded_preview import Shown
-from interlock.surface.operator.pages import page, text
+from interlock.surface.console.frame import PAGES, console_page, page, text
 
 LINES_MAX: Final = 2000  # of arguments or a definition; longer ones are folded
 CHARS_MAX: Final = 100_000
@@ -49,23 +49,12 @@ _FOLDED: Final = (
     "Long values are folded to their sizes; every key is shown. interlock approvals show ID --json has everything."
 )
 _REVEAL: Final = '<button type="button" id="reveal">Show the code</button>'
-_ALL: Final = '<nav><a href="/approvals">All that waits</a></nav>'
+_ALL: Final = '<p><a href="/approvals">Everything that waits</a></p>'
 
 
-def approvals_page(listed: Approvals) -> Response:
-    found = listed.approvals
-    if not found:
-        return page("Nothing waits", "<h1>Nothing waits for a decision</h1>", refresh=True)
-    rows = "".join(
-        f'<tr><td><a href="/approvals/{quote(one.id, safe="")}"><code>{text(one.id[:8])}</code></a></td>'
-        f"<td>{text(one.kind)}</td><td>{text(one.tool)}</td><td>{text(one.requested_by)}</td>"
-        f"<td>{text(_time_left(one))}</td></tr>"
-        for one in reversed(found)
-    )
-    more = "" if len(found) == listed.total else f"<p>These are the newest of {listed.total}.</p>"
-    table = f'<table class="list"><tr><th>Id<th>Kind<th>Tool<th>Asked by<th>Left</tr>{rows}</table>{more}'
-    title = f"{listed.total} for you to decide"
-    return page(title, f"<h1>{text(title)}</h1>{table}", refresh=True)
+def approvals_page() -> Response:
+    """What waits, live; its script asks for it."""
+    return console_page(next(one for one in PAGES if one.path == "/approvals"))
 
 
 def approval_page(
@@ -80,13 +69,14 @@ def approval_page(
         f'<p class="state {text(one.status)}">{text(_STATES.get(one.status, one.status))}'
         f"{left if is_open else ''}</p>"
         f"<h1>{_heading(one)}</h1>{_effect(one)}{_error(error)}{_what(one)}{_after(one)}"
-        f"{_decide(one, csrf) if is_open and may_decide else ''}{_facts(one)}</main>{_ALL}"
+        f"{_decide(one, csrf) if is_open and may_decide else ''}{_facts(one)}{_ALL}</main>"
     )
-    return page(_title(one), body, script="approval.js", status=status)
+    return page(_title(one), body, script="approval.js", status=status, current="/approvals")
 
 
 def missing_page(message: str, status: int) -> Response:
-    return page("No such approval", f"<h1>No such approval</h1><p>{text(message)}</p>{_ALL}", status=status)
+    body = f"<main><h1>No such approval</h1><p>{text(message)}</p>{_ALL}</main>"
+    return page("No such approval", body, status=status, current="/approvals")
 
 
 def effect(capability: dict[str, Any] | None, *, is_classified: bool = False) -> str:

@@ -74,6 +74,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     answer: Any = None  # only where the handler's own annotation is not what readers see
     own_bodies: dict[str, Any] = {}  # by media type, where the handler reads the body itself
     is_page: bool = False  # a browser is answered with HTML
+    files: tuple[str, ...] = ()  # media types, where the answer is a file
     events: Any = None  # the data of each event, where the answer is a stream (SSE)
     redirects: bool = False  # a form is answered with 303
 

@@ -4,6 +4,7 @@ from interlock.surface.operator import (
     access,
     agents,
     approvals,
+    console,
     drivers,
     grants,
     links,
@@ -27,4 +28,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *approvals.ENDPOINTS,
     *grants.ENDPOINTS,
     *passkeys.ENDPOINTS,
+    *console.ENDPOINTS,
 )

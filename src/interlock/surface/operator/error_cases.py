@@ -55,5 +55,6 @@ PROOF_REQUIRED = ErrorCase("proof_required", 403, "approving this takes a proof"
 REJECTED = ErrorCase("rejected", 409, "the driver's files cannot be used")
 SELF_APPROVAL = ErrorCase("self_approval", 401, "the credential is a caller's: who may ask does not decide")
 TOO_MANY_HOSTS = ErrorCase("too_many_hosts", 409, "the driver may reach as many hosts as there can be")
+UNKNOWN_FILE = ErrorCase("unknown_path", 404, "there is no such file")
 UPDATE_FAILED = ErrorCase("update_failed", 409, "the newest release does not start")
 WITHHELD = ErrorCase("withheld", 409, "the tool is withheld; the message says why")

@@ -19,9 +19,9 @@ from interlock.runtime.access.logins import (
     maybe_cookie,
 )
 from interlock.runtime.base.clock import rfc3339
+from interlock.surface.console.frame import page
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import LOGIN_FROM_BROWSER, LOGIN_OVER
-from interlock.surface.operator.pages import page
 from interlock.surface.operator.requests import RejectedRequest, json_answer
 
 SESSION: Final = "/session"

@@ -26,6 +26,7 @@ SSE: Final = "text/event-stream"
 
 _PATH_PART: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _PARTS: Final = {
+    "file": "The name of a file.",
     "id": "The id of an approval, or the beginning of it.",
     "kind": "secret, token or client.",
     "name": "The name; of a driver also ID@MAJOR or its folder, of a tool also its alias.",
@@ -145,6 +146,7 @@ def _responses(endpoint: Endpoint, schemas: dict[Any, JsonObject]) -> JsonObject
         content[JSON] = {"schema": shapes[0] if len(shapes) == 1 else {"anyOf": shapes}}
     if endpoint.is_page:
         content[HTML] = {"schema": {"type": "string"}}
+    content |= {media: {"schema": {"type": "string"}} for media in endpoint.files}
     if endpoint.events is not None:
         described = f"Events whose data is JSON: {schemas[endpoint.events]['$ref'].rpartition('/')[2]}."
         content[SSE] = {"schema": {"type": "string", "description": described}}

@@ -16,6 +16,7 @@ from interlock.protocol.jose.base64url import maybe_decode
 from interlock.protocol.webauthn.ceremonies import Wrong
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, invitation_view
+from interlock.surface.console.frame import page, text
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import (
     NO_PASSKEYS,
@@ -23,7 +24,6 @@ from interlock.surface.operator.error_cases import (
     PASSKEY_INVALID,
     PASSKEY_INVITATION_OVER,
 )
-from interlock.surface.operator.pages import page, text
 from interlock.surface.operator.requests import RejectedRequest, refuse_unknown_parameters
 
 ADMIN: Final = "/admin/passkeys"
@@ -50,7 +50,9 @@ async def get_invitation(exchange: OperatorExchange[None]) -> InvitationView:
 async def visit_invitation(exchange: OperatorExchange[None]) -> Response:
     invitation = exchange.operations.passkeys.maybe_invitation(exchange.path("ticket"))
     if invitation is None:
-        return page("No invitation", f"<h1>This invitation is over</h1><p>{text(GONE.why)}.</p>", status=404)
+        return page(
+            "No invitation", f"<main><h1>This invitation is over</h1><p>{text(GONE.why)}.</p></main>", status=404
+        )
     if invitation.made is not None:
         return _done_page(invitation_view(invitation))
     return _page(invitation, exchange.operations.passkeys.creation(invitation))

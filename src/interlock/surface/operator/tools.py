@@ -1,16 +1,25 @@
 """Tools and skills at the operator endpoint."""
 
+from msgspec import Raw
+from starlette.responses import Response
+
 from interlock.operator_api.approvals import Approval
+from interlock.operator_api.calls import CallEvent
+from interlock.operator_api.requests import CallTool
 from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import CLASSIFIED, NOT_FOUND, WITHHELD
+from interlock.surface.operator.event_stream import event_stream
 from interlock.surface.operator.parameters import TextParameter
+from interlock.surface.operator.requests import RejectedRequest
 
 CALLER = TextParameter(name="as", description="The principal whose call the checks are told for.", default="local")
 
+SEARCH = TextParameter(name="search", description="Words: only the tools that fit them best, best first.")
+
 
 async def list_tools(exchange: OperatorExchange[None]) -> Tools:
-    return exchange.operations.tools.list_all()
+    return exchange.operations.tools.list_all(SEARCH.read(exchange.request) or "")
 
 
 async def list_routes(exchange: OperatorExchange[None]) -> ToolRoutes:
@@ -25,12 +34,26 @@ async def get_tool(exchange: OperatorExchange[None]) -> ToolDetail:
     return exchange.operations.tools.get(exchange.path("name"), CALLER.read(exchange.request) or "")
 
 
+async def call_tool(exchange: OperatorExchange[CallTool]) -> Response:
+    arguments = exchange.body.arguments or Raw(b"{}")
+    if not bytes(arguments).startswith(b"{"):
+        raise RejectedRequest(400, "invalid_body", "arguments must be an object")
+    made = exchange.operations.calls.call(exchange.path("name"), arguments, exchange.principal)
+    return event_stream(exchange, made)
+
+
 async def classify_tool(exchange: OperatorExchange[None]) -> Approval:
     return await exchange.operations.tools.classify(exchange.path("name"))
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/admin/tools", handler=list_tools, summary="Every tool, listed or withheld."),
+    Endpoint(
+        method="GET",
+        path="/admin/tools",
+        handler=list_tools,
+        summary="Every tool, listed or withheld.",
+        query=(SEARCH,),
+    ),
     Endpoint(
         method="GET",
         path="/admin/tools/routes",
@@ -45,6 +68,14 @@ ENDPOINTS = (
         summary="One tool, by its qualified name or alias, and what a call of it would meet.",
         query=(CALLER,),
         errors=(NOT_FOUND, WITHHELD),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/tools/{name}/call",
+        handler=call_tool,
+        summary="Call a tool, through the same guard as any client. To close the connection cancels the call.",
+        role="admin",
+        events=CallEvent,
     ),
     Endpoint(
         method="POST",

@@ -1,13 +1,11 @@
-"use strict";
+// The page on which a person makes a passkey.
+import { bytes, text } from "/console/webauthn.js";
+
 (() => {
   const page = document.getElementById("invitation");
   const told = document.getElementById("told");
   const button = document.getElementById("make");
   const say = (words) => { told.textContent = words; };
-
-  const bytes = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
-  const text = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)))
-    .replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 
   const make = async () => {
     const asked = JSON.parse(page.dataset.asked);

@@ -1,4 +1,6 @@
-"use strict";
+// The page of one approval: the time that is left, what happens elsewhere, the passkey, and three keys.
+import { bytes, text } from "/console/webauthn.js";
+
 (() => {
   const page = document.getElementById("approval");
   const told = document.getElementById("told");
@@ -6,10 +8,6 @@
   const left = document.getElementById("left");
   const again = () => location.replace(location.pathname);
   const say = (words) => { told.textContent = words; };
-
-  const bytes = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
-  const text = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)))
-    .replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 
   const request = async (form, answers) => {
     const chosen = answers || (form.elements.class && form.elements.class.value);
@@ -99,13 +97,42 @@
     tick();
   }
 
-  if (page.dataset.live) {
-    const look = (one) => { if (one.id === page.dataset.id && one.status !== page.dataset.status) again(); };
-    const events = new EventSource("/approvals/events");
-    events.addEventListener("approval", (event) => look(JSON.parse(event.data)));
-    events.addEventListener("open", async () => {
-      const answer = await fetch(location.pathname, { headers: { Accept: "application/json" } });
-      if (answer.ok) look(await answer.json());
-    });
-  }
+  const live = document.getElementById("live");
+  const count = document.getElementById("waiting");
+  const waiting = new Set();
+  const look = (one) => {
+    if (one.status === "pending") waiting.add(one.id);
+    else waiting.delete(one.id);
+    count.hidden = waiting.size === 0;
+    count.textContent = waiting.size > 99 ? "99+" : String(waiting.size);
+    count.setAttribute("aria-label", waiting.size + " waiting");
+    if (page.dataset.live && one.id === page.dataset.id && one.status !== page.dataset.status) again();
+  };
+  const events = new EventSource("/approvals/events");
+  events.addEventListener("approval", (event) => look(JSON.parse(event.data)));
+  events.addEventListener("open", async () => {
+    live.dataset.state = "live";
+    live.textContent = "Live";
+    const answer = await fetch(location.pathname, { headers: { Accept: "application/json" } });
+    if (answer.ok) look(await answer.json());
+  });
+  events.addEventListener("error", () => {
+    live.dataset.state = "waiting";
+    live.textContent = "Reconnecting…";
+    waiting.clear();
+  });
+  addEventListener("pagehide", () => events.close());
+
+  const aims = {
+    a: () => document.querySelector("form:not([hidden]) button.go, textarea[name=proof]")?.focus(),
+    d: () => document.querySelector("input[name=reason]")?.focus(),
+    u: () => location.assign("/approvals"),
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+    if (aims[event.key]) {
+      event.preventDefault();
+      aims[event.key]();
+    }
+  });
 })();

@@ -1,0 +1,35 @@
+// Access: who is connected, the tokens that are taken, and whose keys may approve. To look at; commands change it.
+import { failure, get } from "/console/api.js";
+import { ago, code, empty, h, line, main, pill, put } from "/console/dom.js";
+import { on, start } from "/console/live.js";
+
+const clients = h("div", { class: "live-data" });
+const tokens = h("div", { class: "live-data" });
+const anchors = h("div", { class: "live-data" });
+
+async function again() {
+  try {
+    const [held, config] = await Promise.all([get("/admin/tokens"), get("/admin/config")]);
+    put(tokens, held.tokens.length === 0 ? empty("No tokens", h("p", null, "A client on another machine needs one: ", code("interlock access token --name NAME"), "."))
+      : h("ul", { class: "rows" }, held.tokens.map((one) => h("li", null, h("div", { class: "row" }, pill(one.door, one.door === "operator" ? "warn" : "info"), h("span", { class: "name" }, line(one.name)),
+        h("span", { class: "end" }, one.scope), h("span", { class: "sub" }, ["made " + ago(one.created_at), one.expires_at ? "ends " + new Date(one.expires_at).toLocaleString() : "", one.last_used_at ? "used " + ago(one.last_used_at) : "never used", "id " + one.id].filter(Boolean).join(" · ")))))));
+    const known = config.anchor || [];
+    put(anchors, known.length === 0 ? empty("Nobody can approve yet", h("p", null, code("interlock init"), " makes an operator key; ", code("interlock access passkey NAME"), " makes a passkey for this browser."))
+      : h("ul", { class: "rows" }, known.map((one) => h("li", null, h("div", { class: "row" }, pill(one.passkey ? "passkey" : "key", "good"), h("span", { class: "name" }, line(one.name)),
+        h("span", { class: "sub" }, "approves " + (one.approves || []).map(line).join(", ")))))));
+  } catch (error) {
+    if (error.status !== 401) put(tokens, failure(error));
+  }
+}
+
+function draw(status) {
+  const known = Object.entries(status.clients.surfaces);
+  put(clients, known.length === 0 ? empty("No client is connected", h("p", null, "Point one at ", code(status.node.mcp_url), ", or over stdio at ", code("interlock serve --stdio"), "."))
+    : h("ul", { class: "rows" }, known.map(([name, number]) => h("li", null, h("div", { class: "row" }, pill(String(number), "info"), h("span", { class: "name" }, line(name)))))));
+}
+
+put(main(), h("h1", null, "Access"), h("p", { class: "lead" }, "To look at. ", code("interlock access"), " makes and revokes."),
+  h("h2", null, "Connected clients"), clients, h("h2", null, "Tokens and sessions"), tokens, h("h2", null, "Who may approve"), anchors);
+on("open", again);
+on("status", draw);
+start();

@@ -1,0 +1,60 @@
+// The operator API: JSON over the page's own origin, with the session of this browser.
+import { h, main, put } from "/console/dom.js";
+
+export class Refused extends Error {
+  constructor(status, answer) {
+    super(answer.message || "the node answered " + status);
+    this.status = status;
+    this.error = answer.error;
+    this.details = answer.details || {};
+  }
+}
+
+let known;
+/** Who this is, and what they may do; asked once. */
+export function session() {
+  known ??= get("/session").catch((error) => {
+    if (error.status === 404) return { principal: "", roles: ["viewer", "operator", "admin"], csrf: null };
+    known = undefined;
+    throw error;
+  });
+  return known;
+}
+
+export const may = async (role) => (await session()).roles.includes(role);
+
+export async function request(method, path, body, more) {
+  const headers = { Accept: "application/json" };
+  if (method !== "GET") {
+    const { csrf } = await session();
+    if (csrf) headers["X-Interlock-Csrf"] = csrf;
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+  }
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers, body, credentials: "same-origin", ...more });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(0, { error: "unreachable", message: "the node does not answer" });
+  }
+  if (answer.ok) return answer;
+  const said = await answer.json().catch(() => ({}));
+  if (answer.status === 401) signIn();
+  throw new Refused(answer.status, said);
+}
+
+export const get = async (path) => (await request("GET", path)).json();
+export const post = async (path, body) => (await request("POST", path, body === undefined ? undefined : JSON.stringify(body))).json();
+
+/** The page for somebody whom the node does not know (any more). */
+export function signIn() {
+  if (document.getElementById("sign-in")) return;
+  put(main(), h("section", { id: "sign-in", class: "empty" },
+    h("strong", null, "You are not logged in here"),
+    h("p", null, "On the machine of the node run ", h("code", null, "interlock open"), ": it opens this page with a link that logs this browser in."),
+    h("p", null, h("button", { type: "button", onclick: () => location.reload() }, "I have done that"))));
+  document.title = "Log in · Interlock";
+}
+
+/** What went wrong, as a paragraph that screen readers hear at once. */
+export const failure = (error) => h("p", { class: "error", role: "alert" }, error.message);

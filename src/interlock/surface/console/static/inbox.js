@@ -1,0 +1,82 @@
+// The inbox: what waits for a decision, and what was decided. One opens on a page of its own.
+import { failure, get } from "/console/api.js";
+import { ago, empty, h, keys, left, main, pill, put } from "/console/dom.js";
+import { on, start } from "/console/live.js";
+
+const found = new Map();
+let shows = "pending", chosen = 0;
+
+const list = h("ul", { class: "rows live-data" });
+const told = h("div");
+const KINDS = { call: "call", definition: "what does it do?", start: "agent starts", step: "agent goes on", verify: "agent is checked" };
+const CLASSES = { pending: "pending", approved: "approved", done: "done", used: "info" };
+
+const rows = () => [...list.querySelectorAll("a.row")];
+function choose(step) {
+  const all = rows();
+  if (all.length === 0) return;
+  chosen = Math.max(0, Math.min(all.length - 1, document.activeElement?.matches("a.row") ? all.indexOf(document.activeElement) + step : chosen));
+  all[chosen].focus();
+}
+
+const ends = new Map(); // id -> when it ends, on this machine's clock
+const remaining = (one) => (ends.has(one.id) ? (ends.get(one.id) - performance.now()) / 1000 : null);
+
+function row(one) {
+  const end = h("span", { class: "end", "data-left": one.status === "pending" ? one.id : null }, one.status === "pending" ? left(remaining(one)) : ago(one.decision?.at || one.created_at));
+  return h("li", null, h("a", { class: "row", href: "/approvals/" + encodeURIComponent(one.id) },
+    pill(one.status === "pending" ? KINDS[one.kind] || one.kind : one.status, CLASSES[one.status] || "bad"),
+    h("span", { class: "name" }, one.tool), end,
+    h("span", { class: "sub" }, "asked by " + one.requested_by, one.agent ? " (" + one.agent + ")" : "", one.reason ? " · " + one.reason : "",
+      one.decision ? " · " + one.decision.what + " by " + one.decision.by : "")));
+}
+
+function draw() {
+  const shown = [...found.values()].filter((one) => shows === "all" || one.status === "pending")
+    .sort((a, b) => (shows === "all" ? b.created_at.localeCompare(a.created_at) : a.created_at.localeCompare(b.created_at)));
+  const at = rows().indexOf(document.activeElement);
+  put(list, shown.map(row));
+  if (at >= 0) rows()[Math.min(at, shown.length - 1)]?.focus();
+  list.hidden = shown.length === 0;
+  const pending = [...found.values()].filter((one) => one.status === "pending").length;
+  document.title = (pending > 0 ? "(" + pending + ") " : "") + "Inbox · Interlock";
+  put(told, shown.length > 0 ? null : shows === "all"
+    ? empty("Nothing was ever held here", h("p", null, "What is decided stays listed for a while."))
+    : empty("Nothing waits for you", h("p", null, "When an agent calls a tool whose effect cannot be undone, the call is held and appears here. ",
+      "So does a tool of which nobody has said what it does. To try it, call one on the page ", h("a", { href: "/tools" }, "Tools"), ".")));
+}
+
+function take(one) {
+  found.set(one.id, one);
+  if (one.left_s === null) ends.delete(one.id);
+  else ends.set(one.id, performance.now() + 1000 * one.left_s);
+}
+
+async function again() {
+  try {
+    const listed = await get("/approvals?status=" + shows);
+    found.clear();
+    listed.approvals.forEach(take);
+    draw();
+  } catch (error) {
+    if (error.status !== 401) put(told, failure(error));
+  }
+}
+
+const choice = (name, text) => h("button", { type: "button", "aria-pressed": String(name === shows), onclick: (event) => {
+  shows = name;
+  for (const one of event.target.parentElement.children) one.setAttribute("aria-pressed", String(one === event.target));
+  again();
+} }, text);
+
+put(main(), h("h1", null, "Inbox"), h("p", { class: "lead" }, "What agents may not do alone. Open one to read exactly what would happen."),
+  h("div", { class: "bar" }, h("div", { class: "segments fixed", role: "group", "aria-label": "Which" }, choice("pending", "Waiting"), choice("all", "Everything"))),
+  told, list, h("p", { class: "hint" }, h("kbd", null, "j"), " ", h("kbd", null, "k"), " move, ", h("kbd", null, "Enter"), " opens; on its page ",
+    h("kbd", null, "a"), " goes to Approve, ", h("kbd", null, "d"), " to Deny, ", h("kbd", null, "u"), " comes back."));
+keys({ j: () => choose(1), k: () => choose(-1), ArrowDown: () => choose(1), ArrowUp: () => choose(-1) });
+on("open", again);
+on("approval", (one) => { take(one); draw(); });
+setInterval(() => {
+  for (const one of list.querySelectorAll("[data-left]")) put(one, left(remaining({ id: one.dataset.left })));
+}, 1000);
+start();

@@ -1,0 +1,97 @@
+// What happens at the node, as it happens. What is not known to be current is never shown as if it were.
+import { Refused, get, session } from "/console/api.js";
+import { put } from "/console/dom.js";
+
+const SILENCE_MS = 12000; // the node gives a sign of life more often
+const RETRY_MS = [500, 1000, 2000, 5000];
+
+const listeners = { status: [], approval: [], records: [], open: [] };
+/** `what`: status, approval, records, or open: (again) connected, and what was missed has to be asked for. */
+export const on = (what, listener) => listeners[what].push(listener);
+
+let source, silence, retry, tries = 0, since = null;
+const waiting = new Map();
+
+const tell = (what, value) => { for (const one of listeners[what]) one(value); };
+
+function show(state) {
+  const live = document.getElementById("live");
+  document.body.classList.toggle("stale", state !== "live");
+  if (!live || live.dataset.state === state) return;
+  live.dataset.state = state;
+  put(live, state === "live" ? "Live" : since === null ? "Connecting…" : "Reconnecting… as of " + since.toLocaleTimeString([], { hour12: false }));
+}
+
+function badge() {
+  const count = document.getElementById("waiting");
+  if (!count) return;
+  const number = waiting.size;
+  count.hidden = number === 0;
+  put(count, number > 99 ? "99+" : String(number));
+  count.setAttribute("aria-label", number + " waiting");
+}
+
+function listen() {
+  clearTimeout(silence);
+  silence = setTimeout(lost, SILENCE_MS);
+}
+
+async function lost() {
+  clearTimeout(silence);
+  clearTimeout(retry);
+  source?.close();
+  show("waiting");
+  retry = setTimeout(async () => {
+    try {
+      await get("/session"); // tells a node that is away from one that no longer knows this browser
+    } catch (error) {
+      if (error instanceof Refused && error.status === 401) return;
+      if (!(error instanceof Refused) || error.status !== 404) return void lost();
+    }
+    open();
+  }, RETRY_MS[Math.min(tries++, RETRY_MS.length - 1)]);
+}
+
+function open() {
+  source?.close();
+  source = new EventSource("/admin/events");
+  let begun = false;
+  source.onmessage = (event) => {
+    const said = JSON.parse(event.data);
+    since = new Date();
+    tries = 0;
+    listen();
+    show("live");
+    if (!begun) {
+      begun = true;
+      waiting.clear();
+      tell("open");
+    }
+    if (said.status) {
+      put(document.getElementById("node"), said.status.node.name);
+      tell("status", said.status);
+    }
+    if (said.approval) {
+      if (said.approval.status === "pending") waiting.set(said.approval.id, true);
+      else waiting.delete(said.approval.id);
+      tell("approval", said.approval);
+    }
+    if (said.records) tell("records", said.records);
+    badge();
+  };
+  source.onerror = lost;
+  listen();
+}
+
+/** Begins; `session` first, so that a stranger is told how to log in. */
+export async function start() {
+  show("waiting");
+  try {
+    await session();
+  } catch (error) {
+    if (error.status === 401) return;
+  }
+  open();
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && source?.readyState === EventSource.CLOSED) open(); });
+  addEventListener("pagehide", () => source?.close());
+}

@@ -1,0 +1,97 @@
+// Servers, subservers and drivers below the node: how each one stands and why, its last words, and a fresh start.
+import { failure, get, may, post } from "/console/api.js";
+import { ago, code, count, empty, facts, h, line, main, mood, pill, put, when } from "/console/dom.js";
+import { on, start } from "/console/live.js";
+
+const list = h("ul", { class: "rows live-data" });
+const told = h("div");
+const asked = new URLSearchParams(location.search).get("server");
+const open = new Set(asked ? [asked] : []);
+let isAdmin = false;
+
+async function logs(segment, place) {
+  try {
+    const { lines } = await get("/admin/links/" + encodeURIComponent(segment) + "/logs?lines=40");
+    put(place, h("h3", null, "Last lines of stderr"), lines.length
+      ? h("pre", { tabindex: "0", role: "region", "aria-label": "Last lines of stderr" }, lines.map((one) => line(one.text).slice(0, 2000)).join("\n"))
+      : h("p", { class: "muted" }, "It has written nothing."));
+  } catch (error) {
+    put(place, failure(error));
+  }
+}
+
+function restart(segment) {
+  const said = h("span", { role: "status", class: "muted" });
+  const button = h("button", { type: "button", onclick: async () => {
+    if (button.dataset.sure !== "yes") {
+      button.dataset.sure = "yes";
+      put(button, "Restart: calls under way end");
+      return;
+    }
+    button.disabled = true;
+    try {
+      await post("/admin/links/" + encodeURIComponent(segment) + "/restart");
+      put(said, "It is started afresh.");
+    } catch (error) {
+      put(said, error.message);
+    }
+    button.disabled = false;
+    delete button.dataset.sure;
+    put(button, "Restart");
+  } }, "Restart");
+  return [button, said];
+}
+
+function authorize(segment) {
+  const said = h("span", { role: "status" });
+  return [h("button", { type: "button", onclick: async () => {
+    try {
+      const { url, issuer } = await post("/admin/links/" + encodeURIComponent(segment) + "/authorize");
+      const there = /^https?:/.test(url) ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, "Go to " + issuer) : code(url);
+      put(said, there);
+    } catch (error) { put(said, error.message); }
+  } }, "Log in to this server"), said];
+}
+
+function details(link) {
+  const last = h("div");
+  const buttons = isAdmin && h("p", { class: "buttons" }, link.consent && authorize(link.segment), restart(link.segment));
+  const made = h("div", { class: "inside" },
+    facts([["State", link.state + (link.reason ? ": " + line(link.reason) : "")], ["Since", when(link.since)], ["Server", link.server && line(link.server.name + " " + link.server.version)],
+      ["Kind", link.kind + ", " + link.transport + (link.era ? ", " + link.era : "")], ["Calls", count(link.calls, "call") + ", " + link.errors + " failed" + (link.in_flight ? ", " + link.in_flight + " under way" : "")],
+      ["Median", link.latency_ms ? link.latency_ms + " ms" : ""], ["Restarts", link.restarts ? String(link.restarts) : ""], ["Process", link.pid ? String(link.pid) : ""],
+      ["Sandbox", link.sandbox === null ? "" : link.sandbox ? "yes" : "no"], ["Registered by", link.registration?.principal], ["Processes of callers", link.own.length ? String(link.own.length) : ""]]),
+    link.withheld.length > 0 && [h("h3", null, "Not listed"), h("ul", null, link.withheld.slice(0, 50).map((one) => h("li", null, code(line(one.name)), " ", line(one.reason))))],
+    buttons, last);
+  logs(link.segment, last);
+  return made;
+}
+
+function row(link) {
+  const box = h("details", { open: open.has(link.segment), ontoggle: () => {
+    if (box.open === Boolean(box.querySelector(".inside"))) return;
+    if (box.open) { open.add(link.segment); box.append(details(link)); }
+    else { open.delete(link.segment); box.querySelector(".inside")?.remove(); }
+  } }, h("summary", { class: "row" }, pill(link.state, mood(link.state)), h("span", { class: "name" }, line(link.segment)),
+    h("span", { class: "end" }, count(link.tools, "tool")),
+    h("span", { class: "sub" }, [link.kind, link.transport, link.reason ? line(link.reason) : "since " + ago(link.since), link.withheld.length ? count(link.withheld.length, "tool") + " not listed" : ""].filter(Boolean).join(" · "))));
+  return h("li", { "data-segment": link.segment, "data-state": link.state }, box);
+}
+
+const drawn = new Map();
+function draw(status) {
+  const kept = status.links.map((link) => {
+    const before = drawn.get(link.segment), now = JSON.stringify([link.state, link.reason, link.tools, link.withheld, link.restarts, link.consent]);
+    if (before && before.now === now) return before.row; // what somebody reads stays where it is
+    const made = { now, row: row(link) };
+    drawn.set(link.segment, made);
+    return made.row;
+  });
+  if (kept.length !== list.children.length || kept.some((one, at) => one !== list.children[at])) put(list, kept);
+  list.hidden = kept.length === 0;
+  put(told, kept.length > 0 ? null : empty("No servers yet", h("p", null, "Add one: ", code("interlock add npm:@modelcontextprotocol/server-everything"), ", or take those of another client: ", code("interlock import"), ".")));
+}
+
+put(main(), h("h1", null, "Servers"), h("p", { class: "lead" }, "Everything below this node. One that fails takes no other with it."), told, list);
+on("status", async (status) => { isAdmin = await may("admin").catch(() => false); draw(status); });
+start();
