@@ -168,7 +168,7 @@ def test_nothing_a_caller_wrote_acts_on_the_page(place: Place, client: Client) -
     demand = client.held("plant.fire", HOSTILE)
     place.tab.open(demand["approval_url"])
     place.tab.wait("document.getElementById('left').textContent.endsWith(' left')")  # our own script has run
-    assert place.tab.value("document.title") == "A call of plant.fire"
+    assert place.tab.value("document.title") == "A call of plant.fire · Interlock"
     assert place.tab.value("document.images.length") == 0
     assert HOSTILE["path"] in json.loads(place.tab.value("document.querySelector('pre').textContent"))["path"]
     assert "\\u202eeman" in place.tab.text()

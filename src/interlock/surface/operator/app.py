@@ -84,8 +84,8 @@ class _OperatorMiddleware:
             if scope["method"] not in ("GET", "HEAD"):
                 self._refuse_foreign(request)
             # A browser that comes back from an authorization server has no token; its state is checked instead. One
-            # that makes a passkey has an invitation, which opens nothing else; one that logs in, a ticket. The console is
-            # empty without data.
+            # that makes a passkey has an invitation, which opens nothing else; one that logs in, a ticket. The pages
+            # of the console are empty without data.
             path = scope["path"]
             is_open = path in (CALLBACK_PATH, LOGIN) or is_invitation(path) or is_console(path)
             if self._authenticate is not None and not is_open:

@@ -46,7 +46,7 @@ async function lost() {
       await get("/session"); // tells a node that is away from one that no longer knows this browser
     } catch (error) {
       if (error instanceof Refused && error.status === 401) return;
-      if (!(error instanceof Refused) || error.status !== 404) return void lost();
+      return void lost();
     }
     open();
   }, RETRY_MS[Math.min(tries++, RETRY_MS.length - 1)]);
@@ -93,5 +93,6 @@ export async function start() {
   }
   open();
   document.addEventListener("visibilitychange", () => { if (!document.hidden && source?.readyState === EventSource.CLOSED) open(); });
+  addEventListener("offline", lost);
   addEventListener("pagehide", () => source?.close());
 }

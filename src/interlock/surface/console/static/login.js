@@ -1,4 +1,4 @@
-"use strict";
+// The page behind a login link: the ticket becomes a session.
 (() => {
   const told = document.getElementById("told");
   const ticket = location.hash.slice(1);

@@ -53,7 +53,7 @@ function linkLeaf(link) {
 function tree(status) {
   const above = status.parents.map((one) => leaf(one.url, one.state === "registered" ? "ready" : one.state, "parent" + (one.not_listed ? " · does not list " + count(one.not_listed, "tool") : ""), one.reason));
   const links = status.links.map(linkLeaf);
-  const here = leaf(status.node.name, null, "this node · up since " + ago(status.node.started_at), null, links);
+  const here = leaf(status.node.name, null, "this node · started " + ago(status.node.started_at), null, links);
   if (links.length === 0) {
     here.append(empty("No servers yet", h("p", null, "Add one: ", code("interlock add npm:@modelcontextprotocol/server-everything"), ". Or take those that another client has: ", code("interlock import"), ".")));
   }

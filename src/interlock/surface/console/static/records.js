@@ -3,7 +3,7 @@ import { clock, facts, h, layout, line, pill } from "/console/dom.js";
 
 const MOODS = { ok: "good", done: "good", approved: "good", made: "good", tool_error: "warn", held: "warn", refused: "bad", error: "bad", denied: "bad", timeout: "bad", lost: "bad", failed: "bad", cancelled: "" };
 
-export const result = (record) => record.outcome || record.verdict || "noted";
+export const result = (record) => (record.reason === "confirmation_required" ? "held" : record.outcome || record.verdict || "noted");
 export const what = (record) => record.tool || record.method || "record";
 
 export function row(record) {

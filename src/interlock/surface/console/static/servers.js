@@ -12,7 +12,7 @@ let isAdmin = false;
 async function logs(segment, place) {
   try {
     const { lines } = await get("/admin/links/" + encodeURIComponent(segment) + "/logs?lines=40");
-    put(place, h("h3", null, "Last lines of stderr"), lines.length
+    put(place, h("h2", null, "Last lines of stderr"), lines.length
       ? h("pre", { tabindex: "0", role: "region", "aria-label": "Last lines of stderr" }, lines.map((one) => line(one.text).slice(0, 2000)).join("\n"))
       : h("p", { class: "muted" }, "It has written nothing."));
   } catch (error) {
@@ -61,7 +61,7 @@ function details(link) {
       ["Kind", link.kind + ", " + link.transport + (link.era ? ", " + link.era : "")], ["Calls", count(link.calls, "call") + ", " + link.errors + " failed" + (link.in_flight ? ", " + link.in_flight + " under way" : "")],
       ["Median", link.latency_ms ? link.latency_ms + " ms" : ""], ["Restarts", link.restarts ? String(link.restarts) : ""], ["Process", link.pid ? String(link.pid) : ""],
       ["Sandbox", link.sandbox === null ? "" : link.sandbox ? "yes" : "no"], ["Registered by", link.registration?.principal], ["Processes of callers", link.own.length ? String(link.own.length) : ""]]),
-    link.withheld.length > 0 && [h("h3", null, "Not listed"), h("ul", null, link.withheld.slice(0, 50).map((one) => h("li", null, code(line(one.name)), " ", line(one.reason))))],
+    link.withheld.length > 0 && [h("h2", null, "Not listed"), h("ul", null, link.withheld.slice(0, 50).map((one) => h("li", null, code(line(one.name)), " ", line(one.reason))))],
     buttons, last);
   logs(link.segment, last);
   return made;

@@ -69,7 +69,7 @@ async function show() {
   }
   try {
     const { principal } = await session();
-    const tool = await get("/admin/tools/" + encodeURIComponent(name) + (principal ? "?" + new URLSearchParams({ as: principal }) : ""));
+    const tool = await get("/admin/tools/" + encodeURIComponent(name) + "?" + new URLSearchParams({ as: principal }));
     if (name !== chosen()) return;
     const [said, mood_] = kind(tool.capability);
     const form = argumentForm(tool.definition.inputSchema);
@@ -78,7 +78,7 @@ async function show() {
     document.title = line(tool.name) + " · Interlock";
     put(detail, h("p", { class: "back" }, h("a", { href: "/tools" }, "All tools")),
       h("h2", { id: "tool-name", tabindex: "-1" }, line(tool.title || tool.name)),
-      h("p", null, code(line(tool.name)), " ", copy(tool.name), " ", pill(said, mood_), " ", tool.state !== "ready" && pill(tool.state, mood(tool.state))),
+      h("p", null, tool.title && [code(line(tool.name)), " "], copy(tool.name), " ", pill(said, mood_), " ", tool.state !== "ready" && pill(tool.state, mood(tool.state))),
       tool.description && (tool.description.length > 600 ? h("details", null, h("summary", null, gist(tool.description) || "Description"), long(tool.description, "Description")) : h("p", null, tool.description)),
       h("h3", null, "Call it"),
       await may("admin") ? h("form", { novalidate: true, onsubmit: (event) => { event.preventDefault(); run(); }, onkeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); } } },

@@ -1,0 +1,129 @@
+"""One node and one browser for all tests of the console, with a person who is logged in and has a passkey."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, sync_playwright
+from tests.interaction.console.garden import command
+from tests.interaction.gate.browser import maybe_chromium
+from tests.interaction.gate.held import GATED
+from tests.interaction.harness import RunningNode, running_node, wait_for
+
+PICTURES = os.environ.get("INTERLOCK_PICTURES")  # a folder: `make pictures` writes those of docs/console.md there
+DEAD = [sys.executable, "-c", "import sys; sys.exit('no garden at /dev/ttyUSB7')"]
+NAMED = '[node]\nname = "home"\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
+AUTHENTICATOR = {
+    "protocol": "ctap2",
+    "transport": "internal",
+    "hasResidentKey": True,
+    "hasUserVerification": True,
+    "isUserVerified": True,
+    "automaticPresenceSimulation": True,
+}
+
+
+class Passkey:
+    """An authenticator that a test holds in its hand. It belongs to one tab."""
+
+    def __init__(self, page: Page) -> None:
+        self._devtools: CDPSession = page.context.new_cdp_session(page)
+        self._devtools.send("WebAuthn.enable")
+        made = self._devtools.send("WebAuthn.addVirtualAuthenticator", {"options": AUTHENTICATOR})
+        self._id = {"authenticatorId": made["authenticatorId"]}
+
+    def move_to(self, other: "Passkey") -> None:
+        """What it holds is from now on in another tab; a copy would be found out by its counter."""
+        for credential in self._devtools.send("WebAuthn.getCredentials", self._id)["credentials"]:
+            other._devtools.send("WebAuthn.addCredential", {**other._id, "credential": credential})
+        self._devtools.send("WebAuthn.clearCredentials", self._id)
+
+
+class Console:
+    """A person at the console of a node."""
+
+    def __init__(self, node: RunningNode, diary: Path, page: Page) -> None:
+        self.node, self.diary, self.page = node, diary, page
+        self.url = page.url.removesuffix("/")
+        self.complaints: list[str] = []
+        self.passkey = Passkey(page)
+        page.on(
+            "console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None
+        )
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def open(self, path: str) -> Page:
+        self.page.goto(self.url + path)
+        self.page.wait_for_selector("#live[data-state=live]")
+        return self.page
+
+    def picture(self, name: str) -> None:
+        if PICTURES is not None:
+            self.page.screenshot(path=str(Path(PICTURES) / f"{name}.png"))
+
+    def did(self) -> list[Any]:
+        return [json.loads(line) for line in self.diary.read_text().splitlines()] if self.diary.exists() else []
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = maybe_chromium()
+    if program is None:
+        pytest.skip("NO BROWSER: install chromium (make test does, where it may)")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    folder = tmp_path_factory.mktemp("console")
+    words = command(folder / "diary.jsonl")
+    servers = {
+        "garden": {"command": words[0], "args": words[1:]},
+        "shed": {"command": DEAD[0], "args": DEAD[1:]},
+    }
+    with running_node(folder, servers, GATED + NAMED) as started:
+        started.wait_link("garden", {"state": "ready"})
+        yield started
+
+
+def log_in(node: RunningNode, context: BrowserContext) -> Page:
+    page = context.new_page()
+    page.goto(json.loads(node.cli("open", "--json").stdout)["url"])
+    page.wait_for_url(lambda url: url.endswith("/"))
+    return page
+
+
+def enrol(node: RunningNode, page: Page) -> None:
+    """A passkey that counts: made in this browser, and written into the configuration."""
+    invitation = node.admin("/admin/passkeys", "POST", {"name": "ada"})["url"]
+    home = page.url
+    page.goto(invitation)
+    page.click("#make")
+    page.wait_for_selector("#made")
+    made = node.admin(f"/admin/passkeys/{invitation.rpartition('/')[2]}")["passkey"]
+    with node.config.open("a") as file:
+        file.write(f'\n[[anchor]]\nname = "ada"\npasskey = {json.dumps(made)}\napproves = ["*"]\n')
+    wait_for(lambda: any(one["passkey"] for one in node.admin("/admin/config")["anchor"]))
+    page.goto(home)
+
+
+@pytest.fixture(scope="session")
+def context(browser: Browser, node: RunningNode) -> Iterator[BrowserContext]:
+    with browser.new_context(viewport={"width": 1200, "height": 800}, color_scheme="light") as made:
+        made.set_default_timeout(15_000)
+        yield made
+
+
+@pytest.fixture(scope="session")
+def console(node: RunningNode, context: BrowserContext) -> Console:
+    page = log_in(node, context)
+    made = Console(node, node.data.parent / "diary.jsonl", page)
+    enrol(node, page)
+    return made

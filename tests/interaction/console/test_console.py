@@ -1,0 +1,367 @@
+"""In a real browser: does each page of the console do its job, and does nothing that anybody wrote act on it?"""
+
+import re
+import signal
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+from tests.interaction.console.conftest import Console, Passkey, log_in
+from tests.interaction.console.garden import BIG_CHARS
+from tests.interaction.gate.held import Client
+from tests.interaction.harness import RunningNode, wait_for
+
+pytestmark = pytest.mark.timeout(120)  # a browser starts slowly beside seven others
+
+PAGES = (
+    "/",
+    "/approvals",
+    "/activity",
+    "/tools",
+    "/tools?tool=garden.water_beds",
+    "/servers?server=shed",
+    "/agents",
+    "/access",
+)
+WATER = {"bed": "north", "litres": 5}
+
+
+def held(node: RunningNode, arguments: dict[str, Any]) -> str:
+    """An agent's call that waits; gives its approval."""
+    with Client(node) as client:
+        return str(client.held("garden.water_beds", arguments)["confirmation_id"])
+
+
+def test_the_overview_says_how_the_tree_stands_and_why_and_what_waits(console: Console) -> None:
+    id = held(console.node, {**WATER, "note": "overview"})
+    page = console.open("/")
+    main = page.locator("main")
+    expect(main).to_contain_text("1 server needs attention: shed")
+    shed = page.locator(".tree .leaf", has_text="shed")
+    expect(shed.locator(".pill")).to_have_text(re.compile("failed|connecting"))
+    expect(page.locator(f'a[href="/approvals/{id}"]')).to_contain_text("garden.water_beds")
+    expect(main).to_contain_text("Not listed")
+    expect(page.locator("#waiting")).to_have_text(re.compile(r"\d+"))
+    expect(page.locator("header .brand")).to_have_text("Interlock")
+    assert page.title() == "Overview · Interlock"
+    expect(page.locator("#node")).to_have_text("home")
+    console.picture("overview")
+    console.node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
+    expect(page.locator(f'a[href="/approvals/{id}"]')).to_have_count(0)  # live
+
+
+def test_an_agents_call_is_read_signed_and_run_exactly_once(console: Console) -> None:
+    page = console.open("/approvals")
+    arguments = {**WATER, "note": "from an agent"}
+    with Client(console.node) as agent:
+        id = agent.held("garden.water_beds", arguments)["confirmation_id"]
+        row = page.locator(f'a[href="/approvals/{id}"]')
+        expect(row).to_contain_text("asked by local")  # it came by itself
+        console.picture("inbox")
+        row.focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("#approval pre")).to_contain_text('"note": "from an agent"')
+        expect(page.locator("#approval")).to_contain_text("cannot be undone")
+        console.picture("approval")
+        page.keyboard.press("a")
+        expect(page.locator("#passkey")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("#approval[data-status=approved]")).to_be_visible()
+        assert arguments not in console.did()
+        decision = console.node.admin(f"/approvals/{id}")["decision"]
+        assert (decision["proof"]["anchor"], decision["proof"]["type"]) == ("ada", "operator_signature")
+        assert agent.call("garden.water_beds", arguments)["structuredContent"]["watered"] is True
+    expect(page.locator("#approval[data-status=done]")).to_be_visible()
+    assert console.did().count(arguments) == 1
+
+
+def test_the_inbox_is_walked_with_the_keyboard_and_denying_says_so(console: Console) -> None:
+    ids = [held(console.node, {**WATER, "note": f"key {n}"}) for n in range(2)]
+    page = console.open("/approvals")
+    expect(page.locator(f'a[href="/approvals/{ids[1]}"]')).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    focused = page.evaluate("document.activeElement.getAttribute('href')")
+    assert focused in {f"/approvals/{id}" for id in ids}
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#approval")
+    page.keyboard.press("d")
+    page.keyboard.type("not today")
+    page.keyboard.press("Enter")
+    expect(page.locator("#approval[data-status=denied]")).to_contain_text("not today")
+    page.locator("h1").click()
+    page.keyboard.press("u")
+    page.wait_for_url("**/approvals")
+    for id in ids:
+        console.node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
+    expect(page.locator("main")).to_contain_text("Nothing waits for you")
+
+
+def test_a_tool_is_found_by_words_and_every_check_of_a_call_is_shown(console: Console) -> None:
+    page = console.open("/tools")
+    page.get_by_label("Find a tool").fill("temperature of the garden")
+    first = page.locator(".list a.row").first
+    expect(first).to_contain_text("garden.read_climate")
+    first.click()
+    checks = page.locator(".checks li")
+    expect(checks.first).to_be_visible()
+    assert checks.count() >= 5
+    expect(page.locator("#tool")).to_contain_text("read-only")
+    page.get_by_role("button", name="Call", exact=True).click()
+    expect(page.locator("#answer[data-state=done]")).to_contain_text('"humidity": 64')
+    console.picture("tool")
+
+
+def test_a_form_says_what_is_wrong_and_sends_what_was_typed(console: Console) -> None:
+    page = console.open("/tools?tool=garden.water_beds")
+    call = page.get_by_role("button", name="Call", exact=True)
+    call.click()
+    wrong = page.locator(".wrong", has_text="required")
+    expect(wrong).to_have_count(2)
+    expect(page.get_by_label("bed")).to_be_focused()
+    page.get_by_label("bed").select_option(label="south")
+    litres = page.get_by_label("litres")
+    for typed, said in (("many", "must be a number"), ("2.5", "whole number"), ("51", "At most 50")):
+        litres.fill(typed)
+        call.click()
+        expect(page.locator(".wrong", has_text=said)).to_be_visible()
+    litres.fill("7")
+    zones = page.get_by_label("zones")
+    zones.fill('{"a": 1}')
+    expect(page.locator(".wrong", has_text="must be a list")).to_be_visible()
+    zones.fill("[1, ")
+    expect(page.locator(".wrong", has_text="not JSON")).to_be_visible()
+    zones.fill('["a", 1.10]')
+    page.get_by_label("at_once").select_option(label="true")
+    page.get_by_role("button", name="JSON", exact=True).click()
+    expect(page.get_by_label("Arguments as JSON")).to_have_value(re.compile("1.10"))
+    page.get_by_role("button", name="Form", exact=True).click()
+    zones.fill('["a", 1.10]')
+    call.click()
+    page.wait_for_selector("#answer[data-state=held]")
+    console.picture("held")
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="Decide on it").click()
+    decision = opened.value
+    expect(decision.locator("#approval pre")).to_contain_text("1.10")
+    id = decision.url.rpartition("/")[2]
+    decision.close()
+    assert console.node.admin(f"/approvals/{id}")["requested_by"].startswith("browser:")
+    console.node.admin(f"/approvals/{id}", "POST", {"decision": "deny", "reason": "too wet"})
+    expect(page.locator("#answer[data-state=denied]")).to_contain_text("too wet")
+
+
+def test_a_held_call_of_the_console_runs_by_itself_once_it_is_approved(console: Console) -> None:
+    page = console.open("/tools?tool=garden.water_beds")
+    page.get_by_label("bed").select_option(label="north")
+    page.get_by_label("litres").fill("9")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#answer[data-state=held]")
+    waiting = console.node.admin("/approvals")["approvals"][-1]
+    tab = page.context.new_page()
+    passkey = Passkey(tab)
+    console.passkey.move_to(passkey)
+    tab.goto(f"{console.url}/approvals/{waiting['id']}")
+    tab.click("#passkey")
+    tab.wait_for_selector("#approval:not([data-status=pending])")
+    expect(page.locator("#answer[data-state=done]")).to_contain_text("watered")
+    assert console.did().count({"bed": "north", "litres": 9}) == 1
+    passkey.move_to(console.passkey)
+    tab.close()
+
+
+def test_a_call_shows_progress_and_can_be_cancelled(console: Console) -> None:
+    page = console.open("/tools?tool=garden.grow")
+    page.get_by_role("button", name="Call", exact=True).click()
+    expect(page.locator("#answer")).to_contain_text("sowing")
+    assert page.locator("#answer progress").evaluate("bar => bar.value / bar.max") == 0.25
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#answer[data-state=cancelled]")).to_be_visible()
+    wait_for(lambda: console.node.link("garden")["in_flight"] == 0)
+    newest = wait_for(lambda: [one for one in records(console.node) if one.get("tool") == "garden.grow"])[-1]
+    assert (newest["outcome"], newest["via"]) == ("cancelled", "operator")
+
+
+def records(node: RunningNode) -> list[Any]:
+    return list(node.admin("/admin/audit?limit=1000")["records"])
+
+
+def test_a_tool_that_fails_is_told_apart_from_a_call_that_is_refused(console: Console) -> None:
+    page = console.open("/tools?tool=garden.fail")
+    page.get_by_role("button", name="Call", exact=True).click()
+    expect(page.locator('#answer[data-state="the tool failed"]')).to_contain_text("the pump is dry <img")
+    page = console.open("/tools?tool=garden.nothing")
+    expect(page.locator(".error")).to_contain_text("there is no tool")
+
+
+def test_activity_is_live_filtered_and_goes_back(console: Console) -> None:
+    page = console.open("/activity")
+    expect(page.locator(".rows > li").first).to_be_visible()
+    with Client(console.node) as agent:
+        agent.call("garden.read_climate", {"bed": "live"})
+    newest = page.locator(".rows > li").first
+    expect(newest).to_contain_text("garden.read_climate")
+    newest.locator("summary").click()
+    expect(newest.locator("pre")).to_contain_text('"args_sha256"')
+    console.picture("activity")
+    page.get_by_label("Find").fill("water_beds")
+    expect(page.locator(".rows > li .name").first).to_have_text("garden.water_beds")
+    assert set(page.locator(".rows > li .name").all_inner_texts()) == {"garden.water_beds"}
+
+
+def test_a_server_says_why_it_failed_and_is_started_afresh(console: Console) -> None:
+    page = console.open("/servers?server=shed")
+    shed = page.locator('[data-segment="shed"]')
+    expect(shed.locator("pre")).to_contain_text("no garden at /dev/ttyUSB7")
+    console.picture("servers")
+    garden = page.locator('[data-segment="garden"]')
+    garden.locator("summary").click()
+    before = console.node.link("garden")["pid"]
+    garden.get_by_role("button", name="Restart").click()
+    garden.get_by_role("button", name="calls under way end").click()
+    wait_for(lambda: console.node.link("garden")["pid"] not in (None, before))
+    console.node.wait_link("garden", {"state": "ready"})
+
+
+def test_agents_and_access_say_what_there_is_and_what_to_do_next(console: Console) -> None:
+    expect(console.open("/agents").locator("main")).to_contain_text("The safety loop is off")
+    page = console.open("/access")
+    expect(page.locator("main")).to_contain_text("browser")
+    expect(page.locator("main")).to_contain_text("ada")
+
+
+def test_nothing_that_a_server_or_a_caller_wrote_acts_or_breaks_the_layout(console: Console) -> None:
+    console.complaints.clear()
+    page = console.open("/tools?tool=garden.shout")
+    page.get_by_role("button", name="Call", exact=True).click()
+    answer = page.locator("#answer[data-state=done]")
+    expect(answer).to_contain_text("<script>document.title='owned'</script>")
+    expect(answer).to_contain_text("\\u202egnp.exe\\u2066")
+    page.get_by_role("button", name=re.compile("Show all")).click()
+    wait_for(lambda: len(page.locator("#answer pre").inner_text()) > BIG_CHARS)
+    hostile = {"note": "</pre><script>document.title='owned'</script>\u202e", "k" * 500: "v" * 9000}
+    id = held(console.node, {**WATER, **hostile})
+    shown = ("/tools?tool=garden.shout", f"/approvals/{id}", "/approvals", "/", "/servers?server=garden", "/activity")
+    for path in shown:
+        console.open(path)
+        page.wait_for_timeout(50)
+        assert "owned" not in page.title()
+        assert page.locator("main img, main script").count() == 0
+        assert "\u202e" not in page.locator("body").inner_text()
+        assert fits(page), path
+    assert console.complaints == []
+    console.node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
+
+
+def fits(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
+
+
+AA = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def test_every_page_is_accessible_in_light_and_dark(console: Console) -> None:
+    id = held(console.node, {**WATER, "note": "axe"})
+    page = console.page
+    try:
+        for path in (f"/approvals/{id}", *PAGES):
+            console.open(path)
+            page.wait_for_selector("main h2, main .empty, main .rows")
+            assert violations(page, {"runOnly": AA}) == [], path
+            page.emulate_media(color_scheme="dark")
+            assert violations(page, {"runOnly": {"type": "rule", "values": ["color-contrast"]}}) == [], path
+            if path == "/":
+                console.picture("overview-dark")
+            page.emulate_media(color_scheme="light")
+    finally:
+        page.emulate_media(color_scheme="light")
+        console.node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
+
+
+def violations(page: Page, options: dict[str, Any]) -> list[Any]:
+    found = Axe().run(page, options={**options, "resultTypes": ["violations"]}).response["violations"]
+    return [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found]
+
+
+def test_a_phone_shows_every_page_without_scrolling_sideways(console: Console) -> None:
+    id = held(console.node, {**WATER, "note": "phone"})
+    page = console.page
+    page.set_viewport_size({"width": 360, "height": 740})
+    try:
+        for path in (f"/approvals/{id}", *PAGES):
+            console.open(path)
+            page.wait_for_timeout(100)
+            assert fits(page), path
+            for link in page.locator("nav a").all():
+                box = link.bounding_box()
+                assert box is not None and box["width"] >= 44 and box["height"] >= 44
+        console.picture("phone")
+    finally:
+        page.set_viewport_size({"width": 1200, "height": 800})
+        console.node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
+
+
+def test_a_keyboard_alone_reaches_content_navigation_and_a_call(console: Console) -> None:
+    page = console.open("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+    page.locator("header .brand").focus()
+    seen = []
+    for _ in range(7):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.innerText.split('\\n')[0]"))
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    assert seen == ["Overview", "Inbox", "Activity", "Tools", "Servers", "Agents", "Access"]
+
+
+def test_motion_stops_where_a_person_asks_for_less(console: Console) -> None:
+    page = console.open("/")
+    page.emulate_media(reduced_motion="reduce")
+    try:
+        page.evaluate("document.getElementById('live').dataset.state = 'waiting'")
+        assert page.evaluate("getComputedStyle(document.getElementById('live'), '::before').animationName") == "none"
+    finally:
+        page.emulate_media(reduced_motion="no-preference")
+
+
+def test_what_is_not_known_to_be_current_is_not_shown_as_live(console: Console, browser: Any) -> None:
+    with browser.new_context() as context:
+        context.clock.install()
+        page = log_in(console.node, context)
+        state = page.locator("#live")
+        expect(state).to_have_text("Live")
+        process = console.node.process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            context.clock.run_for(13_000)  # longer than the node is ever silent
+            expect(state).to_contain_text("Reconnecting… as of ")
+            assert page.evaluate("document.body.classList.contains('stale')")
+        finally:
+            process.send_signal(signal.SIGCONT)
+        wait_for(lambda: (context.clock.run_for(1_000), state.inner_text() == "Live")[1])
+        assert not page.evaluate("document.body.classList.contains('stale')")
+
+
+def test_somebody_who_is_not_logged_in_sees_no_data_and_is_told_how(console: Console, browser: Any) -> None:
+    with browser.new_context() as stranger:
+        page = stranger.new_page()
+        for path in ("/", "/tools", "/activity"):
+            page.goto(console.url + path)
+            expect(page.locator("#sign-in")).to_contain_text("interlock open")
+            assert "garden" not in page.content()
+        log_in(console.node, stranger).wait_for_selector("#live[data-state=live]")
+
+
+def test_files_are_asked_about_by_their_tag_and_pages_allow_nothing_inline(console: Console) -> None:
+    request = console.page.request
+    style = request.get(f"{console.url}/console/console.css")
+    assert style.headers["cache-control"] == "no-cache"
+    again = request.get(f"{console.url}/console/console.css", headers={"if-none-match": style.headers["etag"]})
+    assert again.status == 304
+    assert request.get(f"{console.url}/console/..%2fframe.py").status == 404
+    policy = request.get(f"{console.url}/").headers["content-security-policy"]
+    assert "unsafe" not in policy and "default-src 'none'" in policy and "trusted-types 'none'" in policy
