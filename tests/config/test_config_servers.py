@@ -205,7 +205,7 @@ def test_what_no_header_can_carry_is_refused(project: Project, headers: str, sai
 
 
 def test_every_bad_header_is_told_not_only_the_first(project: Project) -> None:
-    text = "[servers.s]\nurl = 'http://h'\n[servers.s.headers]\nA = '${env:NOT_SET}'\nHost = 'x'\nB = 1\n"
+    text = "[servers.s]\nurl = 'http://h'\n[servers.s.headers]\nA = '${env:OPEN'\nHost = 'x'\nB = 1\n"
     assert [problem.line for problem in project.problems(text)] == [4, 5, 6]
 
 
@@ -233,11 +233,10 @@ def test_a_value_that_is_put_in_is_neither_split_nor_read_again(project: Project
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("args = ['${env:NOT_SET}']", "needs the environment variable NOT_SET, which is not set"),
         ("args = ['${env:A B}']", "'A B'"),
         ("args = ['${env:}']", "''"),
         ("args = ['${env:OPEN']", "without the closing brace"),
-        ("args = ['${env:SECRET}${env:NOT_SET}']", "NOT_SET"),
+        ("args = ['${env:SECRET}${env:OPEN']", "without the closing brace"),
     ],
 )
 def test_a_variable_that_cannot_be_put_in_is_named_and_no_value_is_shown(
@@ -246,6 +245,25 @@ def test_a_variable_that_cannot_be_put_in_is_named_and_no_value_is_shown(
     problem = project.problem(f"[servers.s]\npypi = 'x'\n{body}\n", {"SECRET": "s3cret"})
     assert said in str(problem)
     assert "s3cret" not in str(problem)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "pypi = 'x'\nargs = ['${env:NOT_SET}']",
+        "pypi = 'x'\nenv.K = '${env:SECRET}${env:NOT_SET}'",
+        "command = '${env:NOT_SET}'",
+        "url = '${env:NOT_SET}'",
+        "url = 'https://${env:NOT_SET}/mcp'",
+        "url = 'https://h'\nheaders.A = 'Bearer ${env:NOT_SET}'",
+    ],
+)
+def test_an_unset_variable_concerns_its_server_alone(project: Project, body: str) -> None:
+    loaded = project.load(f"[servers.s]\n{body}\n[servers.other]\npypi = 'y'\n", {"SECRET": "s3cret"})
+    assert [server.unset for server in loaded.plan.servers] == [("NOT_SET",), ()]
+    (warning,) = loaded.warnings
+    assert "needs the environment variable NOT_SET, which is not set" in warning.message
+    assert "s3cret" not in str(warning)
 
 
 def test_no_problem_shows_a_value_that_came_from_the_environment(project: Project) -> None:

@@ -8,13 +8,14 @@ from urllib.parse import SplitResult, urlsplit
 from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import Address
 from interlock.config.problems import quoted_word
-from interlock.config.references import expand
+from interlock.config.references import UNSET, expand
 from interlock.config.value_types import Text, ValueType, read_text
 from interlock.protocol.net.address_scope import UNSPECIFIED_HOSTS, is_loopback
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Za-z:.%_-]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})", re.ASCII)
 _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.ASCII | re.IGNORECASE)
 _ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s]+"
+UNSET_URL: Final = f"https://{UNSET}.invalid/"  # of a server that is not started
 _URL = r"[hH][tT][tT][pP][sS]?://[!-~]+"
 _PORT_MAX: Final = 65535
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -85,6 +86,8 @@ class Url(ValueType, frozen=True, kw_only=True):
             text = expand(text, at)
             if isinstance(text, WrongValue):
                 return WRONG
+            if at.unset:
+                return UNSET_URL
         # From here on the text may hold a secret: no message repeats it.
         if not re.fullmatch(_URL, text):
             return at.wrong(f"{at.name} must be an http:// or https:// URL, in ASCII and without spaces")

@@ -195,7 +195,8 @@ def _refuse_anonymous_from_outside(settings: Settings, node: NodePlan, anonymous
     if at is not None and anonymous == "any" and not is_loopback(node.listen.host):
         at.wrong(
             f"anonymous = 'any' would let every program that reaches {node.listen} call every tool",
-            "set it to 'never' and make tokens with `interlock access token`, or listen on 127.0.0.1",
+            "set it to 'never' and make tokens (`interlock access token --for client --name NAME`), or listen on"
+            " 127.0.0.1",
         )
 
 

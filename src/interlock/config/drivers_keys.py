@@ -98,7 +98,9 @@ DRIVERS: Final = keys_of(
         help="The driver that serves a contract, where several could.",
     ),
     Key(
-        name="trust_workspace", example=True, help="Whether drivers in the workspace need no `interlock drivers trust`."
+        name="trust_workspace",
+        example=True,
+        help="Whether drivers of the workspace need no `interlock drivers trust ID`.",
     ),
     Key(
         name="allow_unverified_install",

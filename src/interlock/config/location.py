@@ -39,7 +39,7 @@ class ConfigContext(msgspec.Struct, frozen=True, kw_only=True):
 class At:
     """One place in one layer. `table` is the part of the path that names the table around it."""
 
-    __slots__ = ("_findings", "around", "layer", "path", "substituted", "table")
+    __slots__ = ("_findings", "around", "layer", "path", "substituted", "table", "unset")
 
     def __init__(
         self,
@@ -50,18 +50,20 @@ class At:
         path: KeyPath = (),
         table: KeyPath = (),
         substituted: list[str] | None = None,
+        unset: list[str] | None = None,
     ) -> None:
         self.layer = layer
         self.around = around
         self.path = path
         self.table = table
         self.substituted: list[str] = [] if substituted is None else substituted
+        self.unset: list[str] = [] if unset is None else unset  # variables of a server that the environment lacks
         self._findings = findings
 
     def inside(self, part: str | int) -> "At":
         path = (*self.path, part)
         place = (self.layer, self.around, self._findings)
-        return At(*place, path=path, table=self.table, substituted=self.substituted)
+        return At(*place, path=path, table=self.table, substituted=self.substituted, unset=self.unset)
 
     def enter(self, *parts: str | int) -> "At":
         """The place as a table of its own, which remembers apart what `${env:NAME}` put into it."""

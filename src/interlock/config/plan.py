@@ -274,6 +274,7 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     reach: Spawn | Dial
     classes: dict[str, ToolClass] = {}  # tools = {NAME = class}, NAME as the server itself lists it
     secrets: tuple[str, ...] = ()  # what ${env:NAME} put into `reach`; never shown
+    unset: tuple[str, ...] = ()  # the NAMEs that the environment lacks: it is not started
     timeout_s: float = 300  # of a call whose tool declares no latency class; progress sets the clock anew
     result_bytes: int | None = None  # of one answer; None: as limits.message_bytes says
     roots: tuple[Path, ...] | None = None  # the folders it may hear of; None: those among its arguments

@@ -16,6 +16,7 @@ _KIND = "env:"
 _STORED = "secrets."
 SECRET_REFERENCE: Final = re.compile(r"\$\{secrets\.([A-Za-z][A-Za-z0-9_-]*)\}", re.ASCII)
 SLUG: Final = re.compile(r"(?:[a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]", re.ASCII)  # AIP-19
+UNSET: Final = "unset"  # in the place of a variable that the environment lacks, in the plan of a server not started
 SLUG_CHARS_MAX: Final = 80
 
 
@@ -62,14 +63,26 @@ def _value_of(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
     name = body.removeprefix(_KIND)
     if not _NAME.fullmatch(name):
         return at.wrong(f"{at.name} names the environment variable {quoted_word(name)}", "write ${env:NAME}")
-    value = at.around.env.get(name, None if at.around.starting else "")
+    value = at.around.env.get(name)
     if value is None:
-        return at.wrong(
-            f"{at.name} needs the environment variable {name}, which is not set", "set it before starting interlock"
-        )
+        return _unset_value(name, at)
     if value:
         at.substituted.append(value)
     return value
+
+
+def _unset_value(name: str, at: At) -> str | WrongValue:
+    """A server whose variable is missing is not started; every other server is."""
+    said, hint = (
+        f"{at.name} needs the environment variable {name}, which is not set",
+        "set it before starting interlock",
+    )
+    if at.table[:1] == ("servers",):
+        at.unset.append(name)
+        if at.around.starting:
+            at.warn(said, f"{hint}; until then this server is not started")
+        return UNSET
+    return at.wrong(said, hint) if at.around.starting else ""
 
 
 def _secret_reference_fault(name: str, at: At, *, stored: bool) -> WrongValue | None:

@@ -30,6 +30,7 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
         reach=_dial(values) if reach == "url" else _spawn(segment, reach, values),
         classes=values.get("tools", {}),
         secrets=tuple(dict.fromkeys(at.substituted)),
+        unset=tuple(dict.fromkeys(at.unset)),
         timeout_s=values.get("timeout_s", SERVERS["timeout_s"].default),
         result_bytes=values.get("result_bytes"),
         roots=values.get("roots", values.get("files")),

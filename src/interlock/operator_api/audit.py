@@ -22,6 +22,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
     outcome: Annotated[str, Meta(description="How it ended.")] = ""
     reason: Annotated[str | None, Meta(description="Why.")] = None
     ms: Annotated[float | None, Meta(description="How long it took.")] = None
+    anchor: Annotated[str | None, Meta(description="The name of the key that signed a decision.")] = None
 
 
 class AuditPage(Struct, Generic[Record], frozen=True, kw_only=True):

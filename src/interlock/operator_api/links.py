@@ -104,6 +104,7 @@ class Link(Struct, frozen=True, kw_only=True):
     pid: Annotated[int | None, Meta(description="Its process, if this node started it.")] = None
     sandbox: Annotated[bool | None, Meta(description="Whether it runs in a sandbox; null: not started here.")] = None
     stderr_lines: Annotated[int, Meta(description="Lines it wrote to stderr.")] = 0
+    last_words: Annotated[str | None, Meta(description="The last line on its stderr, where it is gone.")] = None
     hops: Annotated[int, Meta(description="Hops to its farthest tool.")] = 1
     below: Annotated[tuple[Below, ...], Meta(description="What is below it, if it is an aggregator.")] = ()
     budget: Annotated[dict[str, Spent] | None, Meta(description="What it may use, by the name of the limit.")] = None

@@ -48,9 +48,18 @@ class Parent(Struct, frozen=True, kw_only=True):
     scope: Annotated[str | None, Meta(description="What this node may offer there.")]
     secure_by: Annotated[str | None, Meta(description="Why a link without TLS counts as secure.")]
     not_listed: Annotated[int, Meta(description="Tools of this node that it does not list.")]
+    not_listed_because: Annotated[dict[str, int], Meta(description="Its reasons, and how many tools each is for.")] = {}
     reason: Annotated[str | None, Meta(description="Why it stands like this.")]
     next_step: Annotated[str | None, Meta(description="What an operator can do about it.")]
     budget: Annotated[dict[str, Spent] | None, Meta(description="What it lets this node use.")]
+
+
+class IdleDriver(Struct, frozen=True, kw_only=True):
+    """A driver that serves nothing yet: it waits for a person, or its files cannot be used."""
+
+    id: Annotated[str, Meta(description="Which driver.")]
+    state: Annotated[str, Meta(description="untrusted or rejected.")]
+    reason: Annotated[str | None, Meta(description="Why.")]
 
 
 class CatalogCounts(Struct, frozen=True, kw_only=True):
@@ -115,6 +124,7 @@ class Status(Struct, frozen=True, kw_only=True):
     parents: Annotated[tuple[Parent, ...], Meta(description="In the order of the configuration.")]
     budgets: Annotated[tuple[Budget, ...], Meta(description="Of callers and tools; the last used first.")]
     links: Annotated[tuple[Link, ...], Meta(description="Every link.")]
+    idle_drivers: Annotated[tuple[IdleDriver, ...], Meta(description="Drivers that have no link yet.")] = ()
     catalog: Annotated[CatalogCounts, Meta(description="How much is listed.")]
     clients: Annotated[ClientCounts, Meta(description="Who is connected.")]
     calls: Annotated[CallCounts, Meta(description="What was called.")]

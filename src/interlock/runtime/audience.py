@@ -18,7 +18,7 @@ from interlock.protocol.jsonrpc.codec import decode_object, encode_notification,
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
-from interlock.runtime.calls.caller import Caller, ViewKey
+from interlock.runtime.calls.caller import Caller, Principal, ViewKey
 from interlock.runtime.calls.refusals import own_links_full
 from interlock.runtime.catalog.routes import RESOURCE_SCHEME
 from interlock.runtime.dispatch.client_tasks import Background
@@ -31,6 +31,7 @@ from interlock.runtime.links.process_room import RoomFull
 log = logging.getLogger("interlock.node")
 
 VENDOR_BYTES_MAX: Final = 64 * 1024  # of a vendor's notification that concerns no call, and goes to many
+LIST_KINDS: Final = ("tools", "prompts", "resources")
 COALESCE_S: Final = 0.05  # AX-6.3-6, our rule
 
 
@@ -145,6 +146,16 @@ class Audience:
 
     def lists_changed(self, kinds: frozenset[str]) -> None:
         self._tell_soon(self._changed, kinds)
+
+    def readmit(self, may_do: Callable[[Principal], Principal]) -> None:
+        """[[access]] changed: who may do something else from now on acts so, and reads the lists again."""
+        for member in list(self.members):
+            caller = member.caller
+            principal = may_do(caller.principal)
+            if principal != caller.principal:
+                caller.act_as(principal)
+                for kind in LIST_KINDS:
+                    member.on_lists_changed(kind)
 
     def metadata_changed(self, kinds: frozenset[str]) -> None:
         """Only parents read the lists again for it; clients would lose their prompt cache for nothing (6.3, ours)."""

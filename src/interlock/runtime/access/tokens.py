@@ -130,6 +130,12 @@ class TokenRegistry:
         own = [r for r in self._records.values() if (r.audience, r.name) == (audience, name) and r.opens(now)]
         return principal_for(principal, own[0].scope if own else None, self._rules)
 
+    def as_it_is(self, principal: Principal) -> Principal:
+        """What a principal that is here may do now. One without a token of ours is judged with its next request."""
+        if principal.issuer is not None or principal.stranger or not is_ours(principal.name):
+            return principal
+        return self.as_it_would_be(principal.name)
+
     def operator(self, credential: str) -> "Operator | None":
         """The person behind a credential at the operator endpoint."""
         record = self._record(credential.encode("latin-1", "replace"), "operator")
@@ -224,6 +230,11 @@ class TokenRegistry:
 
 def _roles(record: TokenRecord) -> frozenset[str]:
     return frozenset(record.roles if record.roles is not None else SCOPE_ROLES[record.scope])
+
+
+def is_ours(principal: str) -> bool:
+    """Whether it came in by a token of ours, or from this machine without one."""
+    return principal == "local" or (principal.startswith("client:") and "/" not in principal)
 
 
 def issued_token(token: str, record: TokenRecord) -> IssuedToken:

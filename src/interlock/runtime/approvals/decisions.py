@@ -163,7 +163,7 @@ class DecisionService:
 
     async def _verify_proof(self, approval: Approval, answer: str | None, proof: Presented | None) -> Verified | Fault:
         if proof is None:
-            return invalid("proof_required", "an approval needs a proof: interlock approve makes one with your key")
+            return invalid("proof_required", f"an approval needs a proof: interlock approve {approval.id} makes one")
         if self._judge is None:
             return invalid("no_anchor", "no [[anchor]] is configured whose proofs would count: see interlock init")
         return await self._judge.judge(self._proof_request(approval, answer), proof)

@@ -9,7 +9,6 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from typing import Final
 
 import msgspec
@@ -26,7 +25,7 @@ from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.links.connector import LAUNCH_S, ConnectorParts
 from interlock.runtime.links.keeper import STEADY_S, STOP_S, backoff_s
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
-from interlock.runtime.trust.registrant import RegistrantIdentity
+from interlock.runtime.trust.registrant import RegistrantIdentity, maybe_rule
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.ax")
@@ -149,17 +148,13 @@ class ChildSupervisor:
             self.waiting.pop(segment, None)
 
     async def _raise(self, child: ChildPlan) -> None:
-        principal = f"child:{child.segment}"
-        rule = next((one for one in self._plan.access if any(fnmatchcase(principal, who) for who in one.who)), None)
-        scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
-        guest = RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
         stderr = StderrRing(now=self._connector_parts.clock.wall)
         attempts = 0
         while True:
             began = self._connector_parts.clock.now()
             life = _ChildConnection(
                 self._registrar,
-                guest,
+                self._guest(child),
                 self._plan.ax.heartbeat_min_ms,
                 stderr,
                 on_registered=lambda: self.waiting.pop(child.segment, None),
@@ -183,6 +178,12 @@ class ChildSupervisor:
             self._note(child, "failed", reason)
             log.warning("child %s: %s; next attempt in %.1f s", child.segment, reason, pause_s)
             await asyncio.sleep(pause_s)
+
+    def _guest(self, child: ChildPlan) -> RegistrantIdentity:
+        principal = f"child:{child.segment}"
+        rule = maybe_rule(principal, self._plan.access)
+        scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
+        return RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
 
     def _note(self, child: ChildPlan, state: str, reason: str) -> None:
         known = self.waiting.get(child.segment)

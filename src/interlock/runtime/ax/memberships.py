@@ -56,7 +56,7 @@ from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.keeper import STOP_S
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
-from interlock.runtime.trust.registrant import RegistrantIdentity
+from interlock.runtime.trust.registrant import RegistrantIdentity, maybe_rule
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.ax")
@@ -373,6 +373,13 @@ class Members(ABC):
             if not stands(member.source.guest):
                 member.source.close(UNAUTHORISED, "the credential was revoked or has expired")
                 self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
+
+    def dismiss_changed(self, rules: tuple[AccessRule, ...]) -> None:
+        """Close the connections of subservers whose [[access]] entry is another now: they register again."""
+        for member in list(self._members.values()):
+            guest = member.source.guest
+            if maybe_rule(guest.principal, rules) != guest.rule:
+                member.keeper.link.on_pipe_lost("its [[access]] entry changed")
 
     def hang_up(self) -> None:
         """The node stops: every subserver is told to look elsewhere. Calls under way have been waited for."""

@@ -12,6 +12,15 @@ _REASONS: Final = {LinkState.UNAUTHORISED: "unauthorised", LinkState.CONNECTING:
 # MCP-AX 5.2: -32601, though MCP itself would say -32602.
 NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})  # AX-5.2-2
 
+
+def not_found_fault(near: list[str]) -> Fault:
+    """`near`: names that the caller may use, for a model that misremembered one."""
+    if not near:
+        return NOT_FOUND
+    message = f"tool_not_found: did you mean {' or '.join(near)}?"
+    return Fault(METHOD_NOT_FOUND, message, {"reason": "tool_not_found", "did_you_mean": near})
+
+
 BUSY: Final = Fault(
     TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
 )

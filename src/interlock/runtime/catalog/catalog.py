@@ -38,6 +38,7 @@ from interlock.runtime.catalog.incremental import (
     difference,
     route_difference,
 )
+from interlock.runtime.catalog.near_names import near_names
 from interlock.runtime.catalog.routes import (
     NO_RULINGS,
     RESOURCE_SCHEME,
@@ -155,6 +156,10 @@ class View:
 
     def find_tool(self, name: str) -> Route | None:
         return self.tools.get(encode_value(name))
+
+    def near_names(self, name: str) -> list[str]:
+        """Tools of this view that a caller may have meant by a name that leads nowhere."""
+        return near_names(name, (self.show_name(route) for route in self.tool_routes))
 
     def find_prompt(self, name: str) -> Route | None:
         return self.prompts.get(encode_value(name))

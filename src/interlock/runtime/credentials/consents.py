@@ -73,7 +73,9 @@ class Page(msgspec.Struct, frozen=True):
 
 
 _UNKNOWN: Final = Page(
-    400, "Nothing was done", "This page was used before, or has expired. Ask for a new one: interlock links restart."
+    400,
+    "Nothing was done",
+    "This page was used before, or has expired. Ask for a new one: interlock links restart SEGMENT",
 )
 _ELSEWHERE: Final = Page(
     400, "Nothing was done", "The answer did not come from the authorization server that was asked."

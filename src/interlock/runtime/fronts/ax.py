@@ -268,7 +268,7 @@ async def _read(receive: Receive) -> bytes | None:
 _UNAUTHORISED: Final = Refusal(
     401,
     "unauthorised",
-    "a subserver's token is needed; interlock access token --for subserver makes one",
+    "a subserver's token is needed; interlock access token --for subserver --name NAME makes one",
     b"www-authenticate: Bearer\r\n",
 )
 _TOO_LARGE: Final = Refusal(413, "body_too_large", f"a registration has at most {MESSAGE_BYTES_MAX} bytes")

@@ -38,9 +38,9 @@ def public_app(settled: Callable[[], bool], documents: Mapping[str, bytes], subs
         elif document is not None:
             status, body = 200, document
         elif path == "/readyz" and not settled():
-            status, body = 503, b'{"status":"starting"}'
+            status, body = 503, b'{"status":"starting","program":"interlock"}'
         else:
-            status, body = 200, b'{"status":"ok"}'
+            status, body = 200, b'{"status":"ok","program":"interlock"}'
         if body:
             headers += [_JSON, (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})

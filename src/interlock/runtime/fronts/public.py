@@ -559,7 +559,7 @@ PROXY_HEADERS: Final = frozenset(
 _UNAUTHORISED: Final = Refusal(
     401,
     "unauthorised",
-    "a valid bearer token is needed; see interlock access token",
+    "a valid bearer token is needed; interlock access token --for client --name NAME makes one",
     b"www-authenticate: Bearer\r\n",
 )
 _BUSY: Final = Refusal(

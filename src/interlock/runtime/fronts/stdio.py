@@ -65,6 +65,12 @@ class LineFront:
     def connect(self, writer: asyncio.WriteTransport) -> None:
         self._writer = writer
 
+    def act_as(self, principal: Principal) -> None:
+        """What this client may do changed."""
+        self._principal = principal
+        if self._caller is not None:
+            self._caller = self._modern.caller(principal, "stdio", self._only, self._names)
+
     def end(self) -> None:
         """The client has gone."""
         self.done.set()

@@ -93,6 +93,7 @@ CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_
 
 class ConnectedLink(Link):
     session = b""
+    unset: tuple[str, ...] = ()  # environment variables that it needs and the node does not have
     reach: Spawn | Dial | None = None  # where the node finds the server; None: it comes to the node
     result_bytes: int | None = None  # of what the server may answer; None: limits.message_bytes
     owner: str | None = None  # the one principal whose own process or session it is; None: it is shared

@@ -42,6 +42,8 @@ from interlock.runtime.sandbox.sandbox import Command, Sandbox, Sandboxes
 from interlock.store.ports import StoreError
 
 LAUNCH_S: Final = 15.0
+ASKED_ALIKE: Final = 2  # times that what ends before any answer is asked the same way
+ENDS_KEPT: Final = 4  # one round of both ways
 MEET_AGAIN_S: Final = 0.2  # a child that does not serve yet is asked again
 REDIRECTS_MAX: Final = 5
 REDIRECTS: Final = (307, 308)  # the same request, elsewhere; the older ones turn a POST into a GET
@@ -128,7 +130,7 @@ class Connector:
         self._connector_parts = connector_parts
         self._stderr = stderr
         self._loss = loss
-        self._first: Era | None = None  # which era to try first, when the last attempt ended in the greeting
+        self._ended_in: list[Era] = []  # the eras that attempts in a row asked in first, and ended before any answer
 
     async def connect(self, start: AsyncExitStack) -> None:
         """`start` is left when the server is up: until then it counts as starting. Raises ConnectFailed. Whatever was
@@ -136,7 +138,10 @@ class Connector:
         link, reach = self._link, self._link.reach
         if reach is None:
             raise ConnectFailed("the node does not know where it is")
-        remembered = self._first or self._connector_parts.eras.get(link.segment)
+        if link.unset:
+            names = " and ".join(link.unset)
+            raise ConnectFailed(f"it needs the environment variable {names}: set it, then start the node again")
+        remembered = self._maybe_first() or self._connector_parts.eras.get(link.segment)
         try:
             await self._connector_parts.revealer.begin()
             if isinstance(reach, Spawn):
@@ -156,8 +161,21 @@ class Connector:
             raise ConnectFailed(f"it did not start within {self._launch_s:g} s") from failed
         except (PackageUnavailable, ChildStartFailed, OSError) as failed:
             raise ConnectFailed(str(failed) or "it could not be started") from failed
-        self._connector_parts.eras.put(link.segment, facts.era)
+        # One that also ended when asked the older way ended for another reason: what it speaks is not known from this.
+        if facts.era is Era.MODERN or Era.LEGACY not in self._ended_in:
+            self._connector_parts.eras.put(link.segment, facts.era)
+        self._ended_in.clear()
         self._welcome(facts)
+
+    def _maybe_first(self) -> Era | None:
+        """Some servers end when asked in the tongue they do not speak, others for other reasons. What ends is asked
+        the same way twice before the other way goes first."""
+        match self._ended_in[-ASKED_ALIKE:]:
+            case [one, other] if one is other:
+                return Era.MODERN if one is Era.LEGACY else Era.LEGACY
+            case [*_, last]:
+                return last
+        return None
 
     async def greet_anew(self, pipe: HttpPipe) -> None:
         """A new session with a legacy server that forgot ours, on the same connection. Raises ConnectFailed."""
@@ -363,11 +381,9 @@ class Connector:
         try:
             await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)
             if lost.done() and not (greeting.done() and greeting.exception() is None):
-                # Some servers end when asked in the tongue they do not speak: next time the other goes first.
-                first = remembered or self._connector_parts.manner.first
-                self._first = Era.MODERN if first is Era.LEGACY else Era.LEGACY
+                self._ended_in.append(remembered or self._connector_parts.manner.first)
+                del self._ended_in[:-ENDS_KEPT]
                 raise GreetingFailed(self._loss.reason)
-            self._first = None
             return await greeting
         finally:
             greeting.cancel()

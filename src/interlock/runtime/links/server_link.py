@@ -48,6 +48,7 @@ class ServerLink(ConnectedLink):
         )
         self.plan = plan
         self.reach = plan.reach
+        self.unset = plan.unset
         self.classes = plan.classes
         self.timeout_s = plan.timeout_s
         self.result_bytes = plan.result_bytes

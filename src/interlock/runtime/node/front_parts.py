@@ -1,6 +1,7 @@
 """What clients, subservers and parents meet: sessions, both eras, the public endpoint and the one for subservers."""
 
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import msgspec
 
@@ -9,7 +10,7 @@ from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.aql.adapter import LoopAdapter
 from interlock.runtime.aql.surface import AqlSurface
 from interlock.runtime.base.current_plan import CurrentPlan
-from interlock.runtime.calls.caller import Caller, principal_for
+from interlock.runtime.calls.caller import Caller, Principal, principal_for
 from interlock.runtime.dispatch.client_notifications import ClientNotifications
 from interlock.runtime.dispatch.task_methods import TaskMethods
 from interlock.runtime.fronts.ax import AxEndpoint
@@ -37,13 +38,22 @@ class LineFronts:
     def __init__(self, current: CurrentPlan, surfaces: Surfaces) -> None:
         self._current = current
         self._surfaces = surfaces
+        self._made: WeakSet[LineFront] = WeakSet()
+
+    def replan(self) -> None:
+        """[[access]] changed, also for those who are here."""
+        for front in list(self._made):
+            front.act_as(self._principal())
+
+    def _principal(self) -> Principal:
+        return principal_for("local", None, self._current.plan.access)
 
     def make(self, only: str | None, surface: str | None = None) -> LineFront:
         """`surface`: the one that is asked for."""
         plan = self._current.plan
-        principal = principal_for("local", None, plan.access)
+        principal = self._principal()
         chosen = self._surfaces.choose(surface, principal, only)
-        return LineFront(
+        front = LineFront(
             chosen.fronts.legacy,
             chosen.fronts.modern,
             principal,
@@ -52,6 +62,8 @@ class LineFronts:
             max_bytes=plan.limits.message_bytes,
             surface=f"{chosen.fronts.name} ({chosen.why})",
         )
+        self._made.add(front)
+        return front
 
 
 class FrontParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,6 +61,7 @@ def make_operations(
         safety=calls.safety.loop,
         parents=fronts.parents.status,
         reload=lambda: reload.status() if reload is not None else None,
+        idle_drivers=drivers.drivers.idle,
     )
     audit = AuditOperations(stores.audit, stores.recorder)
     return Operations(

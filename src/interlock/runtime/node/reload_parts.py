@@ -6,6 +6,7 @@ from interlock.config.plan import Plan
 from interlock.runtime.approvals.inbox import rules_of
 from interlock.runtime.approvals.notifier import make_channels
 from interlock.runtime.calls.budgets import is_limited
+from interlock.runtime.calls.caller import principal_for
 from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.driver_parts import DriverParts
@@ -98,12 +99,20 @@ class ReloadSteps:
             await self._take_tools(old, new)
 
     async def _take_access(self, old: Plan, new: Plan) -> None:
-        """For principals that come from now on; a registrant that is here keeps the scope it was told."""
+        """Also for those who are here: clients are told that their lists changed, and who registered by an entry that
+        is another now is sent away, because its scope is told when it registers."""
         self._limit(new)
         self._stores.tokens.replan(new.access)
         self._fronts.public.replan(new)
         if self._fronts.subservers is not None:
             self._fronts.subservers.replan(new)
+        self._calls.audience.readmit(self._stores.tokens.as_it_is)
+        self._fronts.lines.replan()
+        await self._links.children.take(new)
+        self._links.registrar.dismiss_changed(new.access)
+        names = [f"parent:{parent.url}" for parent in new.ax.parents]
+        if any(principal_for(name, None, old.access) != principal_for(name, None, new.access) for name in names):
+            await self._fronts.parents.replan(new)
 
     async def _take_anchors(self, old: Plan, new: Plan) -> None:
         """For what is signed from now on; who proved its authority before stays until its link ends."""

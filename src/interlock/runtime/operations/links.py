@@ -1,6 +1,7 @@
 """The links of a node: what an operator sees of each, and the few commands."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec import UNSET, UnsetType
 
@@ -23,7 +24,7 @@ from interlock.operator_api.links import (
 from interlock.runtime.ax.children import ChildSupervisor
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.clock import rfc3339
-from interlock.runtime.base.link_state import USABLE
+from interlock.runtime.base.link_state import USABLE, LinkState
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.catalog.catalog import Catalog
@@ -34,6 +35,8 @@ from interlock.runtime.links.registered import RegisteredLink
 from interlock.runtime.own_links.own_link_keeper import OwnKeeper
 
 Keepers = Mapping[str, Keeper]
+_GONE: Final = (LinkState.DEGRADED, LinkState.FAILED)
+_LOOKED_AT: Final = 20  # lines of stderr, the last of which may be empty
 
 
 class LinkOperations:
@@ -122,6 +125,7 @@ class LinkOperations:
             pid=link.pid,
             sandbox=link.sandboxed,
             stderr_lines=keeper.stderr.count,
+            last_words=_last_words(keeper) if link.standing.state in _GONE else None,
             hops=max((route.hops for route in items.tools), default=1) if items else 1,
             below=below(namespace.without_collisions(items.tools)) if items else (),
             budget=self._budgets.shown_of(link),
@@ -190,6 +194,11 @@ def find_keeper(keepers: Keepers, segment: str) -> Keeper:
 def masked_session(session_id: str) -> str:
     """Enough to tell two apart, too little to speak for one."""
     return f"{session_id[:4]}***"
+
+
+def _last_words(keeper: Keeper) -> str | None:
+    said = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
+    return next(filter(None, said), None)
 
 
 def _held(keeper: Keeper) -> HeldToken | None:

@@ -4,6 +4,8 @@ import os
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
+
 from interlock import __version__
 from interlock.config.effective import effective
 from interlock.operator_api.configuration import EffectiveConfiguration
@@ -14,6 +16,7 @@ from interlock.operator_api.status import (
     ClientCounts,
     ConfigurationState,
     GateCounts,
+    IdleDriver,
     NodeFacts,
     Parent,
     SafetyCounts,
@@ -28,7 +31,7 @@ from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import Budgets
-from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.catalog.catalog import SCOPES, Catalog
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.fronts.modern import ModernFront
 from interlock.runtime.fronts.sessions import Sessions
@@ -59,8 +62,10 @@ class NodeOperations:
         safety: SafetyLoop,
         parents: Callable[[], list[Parent]],
         reload: Callable[[], ConfigurationState | None],
+        idle_drivers: Callable[[], list[IdleDriver]],
     ) -> None:
-        """`parents` and `reload` give what there is to say of the parents and of the configuration's files."""
+        """`parents` and `reload` give what there is to say of the parents and of the configuration's files,
+        `idle_drivers` what there is to say of drivers without a link."""
         self._current = current
         self._addresses = addresses
         self._clock = clock
@@ -81,6 +86,7 @@ class NodeOperations:
         self._safety = safety
         self._parents = parents
         self._reload = reload
+        self._idle_drivers = idle_drivers
 
     def status(self) -> Status:
         plan, namespace = self._current.plan, self._catalog.namespace
@@ -102,9 +108,10 @@ class NodeOperations:
                 require_proof=plan.ax.require_proof,
             ),
             configuration=self._reload(),
-            parents=tuple(self._parents()),
+            parents=tuple(map(self._with_unoffered, self._parents())),
             budgets=self._budgets.shown(),
             links=self._links.list_all().links,
+            idle_drivers=tuple(self._idle_drivers()),
             catalog=CatalogCounts(
                 version=namespace.version,
                 tools=sum(len(namespace.without_collisions(items.tools)) for items in namespace.link_items),
@@ -132,6 +139,23 @@ class NodeOperations:
                 blocked=len(self._safety.blocks.all()),
             ),
         )
+
+    def _with_unoffered(self, parent: Parent) -> Parent:
+        """With the tools that this node does not offer there because the parent grants too little."""
+        if parent.state != "registered" or parent.scope is None:
+            return parent
+        within = SCOPES[: SCOPES.index(parent.scope) + 1]
+        namespace = self._catalog.namespace
+        beyond = sum(
+            route.scope not in within
+            for items in namespace.link_items
+            for route in namespace.without_collisions(items.tools)
+        )
+        if not beyond:
+            return parent
+        reason = f"it grants us the scope {parent.scope}; its operator may widen it with an [[access]] entry"
+        because = {**parent.not_listed_because, reason: beyond}
+        return msgspec.structs.replace(parent, not_listed=parent.not_listed + beyond, not_listed_because=because)
 
     def configuration(self) -> EffectiveConfiguration:
         return effective(self._current.plan)

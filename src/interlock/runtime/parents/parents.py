@@ -6,10 +6,12 @@ node's aggregator_id is its subserver_id, one identity for cycles and for split 
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+from msgspec import Raw
 
 from interlock.config.plan import ParentPlan, Plan, Scope
 from interlock.net.message_pipe import MessagePipe, MessageSink
@@ -19,10 +21,11 @@ from interlock.operator_api.status import Parent
 from interlock.protocol.ax import errors
 from interlock.protocol.ax.budget import Limits
 from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT_MS, REGISTER, SUBPROTOCOL, VERSION, Claimed, Register
+from interlock.protocol.ax.notifications import REFUSED_MAX
 from interlock.protocol.ax.registration.authority import maybe_authority
 from interlock.protocol.ax.registration.codec import read_held_untrusted
 from interlock.protocol.ax.registration.registrant import FAREWELL_S, CycleClaimed, Failed, Joined, Left
-from interlock.protocol.jsonrpc.codec import decode_array, decode_object
+from interlock.protocol.jsonrpc.codec import decode_array, decode_object, maybe_string
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Notification, Response
 from interlock.runtime.base.clock import Clock, rfc3339
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("interlock.ax")
 
+TOTAL_DIGITS_MAX: Final = 9
 STOP_S: Final = FAREWELL_S + 1.0  # for the farewell and the closing of the link
 
 MakeFront = Callable[[Principal, str, Callable[[bytes], bool]], UpwardFront]
@@ -57,6 +61,7 @@ class Standing(msgspec.Struct, kw_only=True):
     reason: str | None = None
     next_step: str | None = None
     not_listed: int = 0  # of our tools, by its own account
+    not_listed_because: dict[str, int] = {}  # its reasons, and how many tools each is for
 
 
 class Parents(Uplink):
@@ -191,7 +196,7 @@ class Parents(Uplink):
         standing.assigned_segment, standing.aggregator_id = given.assigned_segment, given.aggregator_id
         standing.scope = given.auth_scope.value if given.auth_scope is not None else None
         standing.reason = standing.next_step = None
-        standing.not_listed = 0
+        standing.not_listed, standing.not_listed_because = 0, {}
         self._on_above()
         if self._claimed is not None and self._link is not None and self._link.pipe is not None:
             self.claims.begin(given, self._link.pipe.send, self._claimed())
@@ -228,9 +233,9 @@ class Parents(Uplink):
 
     def _handle_refused(self, message: Notification) -> None:
         super()._handle_refused(message)
-        tools = decode_array((decode_object(message.params) or {}).get("tools", b"[]"))
         if self._engine.parent is not None:
-            self.standings[self._engine.parent].not_listed = len(tools or ())
+            standing = self.standings[self._engine.parent]
+            standing.not_listed, standing.not_listed_because = _read_refused_untrusted(message.params)
 
     def _handle_response(self, response: Response) -> None:
         if not self.claims.hear(response):
@@ -273,6 +278,7 @@ class Parents(Uplink):
                 scope=standing.scope,
                 secure_by=plan.secure_by,
                 not_listed=standing.not_listed,
+                not_listed_because=standing.not_listed_because,
                 reason=standing.reason,
                 next_step=standing.next_step,
                 budget=self._receive(standing),
@@ -298,6 +304,19 @@ _STEPS: Final = {
     errors.SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
     errors.LINK_INSECURE: "dial wss:// with TLS 1.3",
 }
+
+
+def _read_refused_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
+    """How many tools the parent does not list, and its reasons for those it names."""
+    said = decode_object(params) or {}
+    reasons: Counter[str] = Counter()
+    for each in (decode_array(said.get("tools", Raw(b"[]"))) or [])[:REFUSED_MAX]:
+        tool = decode_object(each) or {}
+        reason = maybe_string(tool.get("detail")) or maybe_string(tool.get("reason")) or "it gives no reason"
+        reasons[display_words(reason)] += 1
+    total = bytes(said.get("total", b""))
+    is_count = total.isdigit() and len(total) < TOTAL_DIGITS_MAX
+    return max(int(total) if is_count else 0, reasons.total()), dict(reasons)
 
 
 def _next_step(step: Failed) -> str | None:

@@ -76,12 +76,13 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 def registrant_scope(principal: str, rules: tuple[AccessRule, ...], token_scope: Scope | None) -> AuthScope:
     """The scope of a registrant: of the first [[access]] entry that names it, else read; a token can only narrow it."""
-    rule = _rule(principal, rules)
+    rule = maybe_rule(principal, rules)
     scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
     return scope if token_scope is None else min(scope, AuthScope(token_scope))
 
 
-def _rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRule | None:
+def maybe_rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRule | None:
+    """The first [[access]] entry that names it."""
     return next((one for one in rules if any(fnmatchcase(principal, who) for who in one.who)), None)
 
 
@@ -94,7 +95,7 @@ def registrant_identity(
     tls: str | None,
     certificate: ClientCertificate | Fault | None = None,
 ) -> RegistrantIdentity:
-    rule = _rule(principal, rules)
+    rule = maybe_rule(principal, rules)
     trusted = on_this_machine or (rule is not None and rule.secure_by is not None)
     return RegistrantIdentity(
         principal=principal,

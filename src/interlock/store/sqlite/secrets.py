@@ -99,7 +99,7 @@ class Secrets:
         except (InvalidTag, ValueError):
             raise Damaged(
                 f"{SECRETS_FILE} holds an entry that {KEY_FILE} does not open. Put the right key in its place, "
-                f"or remove the entry with `interlock secrets remove`."
+                f"or remove the entry with `interlock secrets remove {name} --kind {kind}`."
             ) from None
 
     def _sealer(self, *, make: bool) -> "AESGCM":

@@ -161,7 +161,7 @@ def _unauthorised_error(request: Request) -> RejectedRequest:
         401,
         "unauthorised",
         "the operator endpoint needs an operator's token: Authorization: Bearer ilo_...; "
-        "interlock access token --for operator makes one, interlock open logs a browser in",
+        "interlock access token --for operator --name NAME makes one, interlock open logs a browser in",
         {},
         basic=is_page and wants_page(request),
     )

@@ -38,9 +38,9 @@ _DESCRIPTION: Final = """\
 What an operator can ask a running node and tell it to do: the same that `interlock` commands use.
 
 The operator endpoint listens on `node.operator_listen`, 127.0.0.1:7412 unless configured, and takes a token made by
-`interlock access token --for operator`. On the machine itself the socket run/admin.sock in the data folder answers the
-user who runs the node without one. Each operation says in x-interlock-role which role it takes; a credential has
-viewer, operator or admin, and every role may look.
+`interlock access token --for operator --name NAME`. On the machine itself the socket run/admin.sock in the data folder
+answers the user who runs the node without one. Each operation says in x-interlock-role which role it takes; a
+credential has viewer, operator or admin, and every role may look.
 
 Answers may gain members: ignore those that are not known. Request bodies refuse them. Times are RFC 3339 in UTC.
 """

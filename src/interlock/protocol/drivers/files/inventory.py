@@ -119,7 +119,7 @@ def _refuse(found: FileFindings, pointer: str, message: str) -> None:
         pointer,
         IN_MANIFEST,
         message,
-        "remove it, replace that secret, and store the new one with `interlock secrets set`",
+        "remove it, replace that secret, and store the new one with `interlock secrets set NAME`",
     )
 
 

@@ -192,7 +192,7 @@ def _refuse_plaintext(found: FileFindings, pointer: str, name: str) -> None:
         pointer,
         "plaintext_secret",  # AIP-19.plain-2
         f"{quoted(name)} holds a credential in clear",
-        "store it with `interlock secrets set` and write ${secrets.NAME}; if it is none, name the key in not_secret",
+        "store it with `interlock secrets set NAME` and write ${secrets.NAME}; if it is none: not_secret",
     )
 
 

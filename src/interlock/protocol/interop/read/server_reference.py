@@ -59,6 +59,8 @@ def _what(reference: str | None, args: tuple[str, ...]) -> tuple[str, dict[str, 
             raise UnknownReference(f"{reference} names no {KINDS[kind]}")
         server = {"kind": kind, KINDS[kind]: named, "args": list(args)}
         return name_of_package(kind, named), {"server": server}
+    if reference.startswith("@"):
+        raise UnknownReference(f"{reference} looks like an npm package, which is written npm:{reference}")
     if "/" in reference:
         command = (reference, *args)
         return name_of_command(command), {"command": command}

@@ -14,7 +14,7 @@ from interlock.runtime.calls.call import Call, CallLink, CallRoute
 from interlock.runtime.calls.caller import Caller, Principal, ViewKey, view_key
 from interlock.runtime.calls.check import CheckNumber, Refuse, Said, Verdict
 from interlock.runtime.calls.incoming_route import OUT_OF_SCOPE
-from interlock.runtime.calls.refusals import NOT_FOUND, RELISTED
+from interlock.runtime.calls.refusals import NOT_FOUND, RELISTED, not_found_fault
 from interlock.runtime.catalog.catalog import SCOPES, Namespace
 from interlock.runtime.catalog.routes import Route
 
@@ -47,9 +47,9 @@ class RouteCheck:
     def unlisted(self, caller: Caller, name: str) -> Fault:
         """The refusal of a name that leads nowhere. A parent is told apart what is not there and what its scope, or
         our child's, does not reach (MCP-AX 10.2)."""
-        if caller.hop is None:
-            return NOT_FOUND
         namespace = self._namespace()
+        if caller.hop is None:
+            return not_found_fault(namespace.view(caller.key).near_names(name))
         beyond = any(name in items.out_of_scope for items in namespace.link_items)
         wider = msgspec.structs.replace(caller.key, scope="admin")
         return OUT_OF_SCOPE if beyond or self.maybe_route(wider, name) is not None else NOT_FOUND

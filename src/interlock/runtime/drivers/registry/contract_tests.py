@@ -90,7 +90,7 @@ class ExampleRunner:
     async def _one(self, key: str, contract: Contract, example: ContractExample, by: str) -> ExampleVerdict:
         name = self._listed_name(contract)
         if name is None:
-            return _failure("the contract is not offered: interlock drivers show says why")
+            return _failure(f"the contract is not offered: interlock drivers show {key} says why")
         principal = Principal(by if by == "local" else f"operator:{by.removeprefix('operator:')}", "admin")
         caller = self._modern.caller(principal, "operator", None, "qualified")
         meta: dict[str, Raw] = {}

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlock.config.plan import Plan
+from interlock.operator_api.status import IdleDriver
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.workspace.scan import ScanResult, has_roots, roots_of, scan_workspace
 from interlock.store.ports import StoreError
 
@@ -25,6 +27,7 @@ LOOK_S: Final = 1.0
 SHARE: Final = 20  # a look that costs much is followed by a pause of so many times its time on the processor
 
 LOOK_MAX_S: Final = 10.0
+IDLE: Final = (DriverState.UNTRUSTED.value, DriverState.REJECTED.value)
 
 Open = Callable[[Plan], "tuple[Registry, DriverService]"]
 
@@ -59,6 +62,14 @@ class Drivers:
             await self.registry.refresh()
             await self.registry.publish()
         self._again.set()
+
+    def idle(self) -> list[IdleDriver]:
+        """Drivers that wait for a person, or whose files cannot be used."""
+        if self.registry is None:
+            return []
+        known, running = self.registry.declaration.drivers, self.registry.providers
+        stand = [(one.id, *self.registry.state_of(one)) for one in known if one.key not in running]
+        return [IdleDriver(id=id, state=state, reason=why) for id, state, why in stand if state in IDLE]
 
     def on_secret(self, slug: str) -> list[str]:
         """A secret was set. Returns the segments of the servers that are restarted with it."""

@@ -197,7 +197,7 @@ def _not_mcp(status: int) -> CommandFailed:
         return Refused(
             "unauthorised",
             "the public endpoint needs a different credential",
-            hint="set INTERLOCK_TOKEN to a token from interlock access token --for client",
+            hint="set INTERLOCK_TOKEN to a token from interlock access token --for client --name NAME",
             details={"status": status},
         )
     return Refused(

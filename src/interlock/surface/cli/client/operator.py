@@ -206,7 +206,7 @@ def _refusal(status: int, raw: bytes) -> CommandFailed:
         )
     hint = None
     if status == 401:
-        hint = "set INTERLOCK_TOKEN to a token from interlock access token --for operator"
+        hint = "set INTERLOCK_TOKEN to a token from interlock access token --for operator --name NAME"
     nearest, known = body.details.get("nearest"), body.details.get("known")
     if isinstance(nearest, list) and nearest:
         hint = "did you mean " + " or ".join(str(name) for name in nearest) + "?"

@@ -46,7 +46,7 @@ class OperatorKeys:
             raise Refused(
                 "key_unusable",
                 f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}",
-                hint="the private key is of no use without it; make another with interlock access key",
+                hint="the private key is of no use without it; make another with interlock access key NAME",
             ) from None
 
     def make(self, name: str, kind: KeyKind, passphrase: Callable[[], bytes] | None) -> str:

@@ -95,7 +95,7 @@ def _problem_lines(problems: Sequence[Problem]) -> list[str]:
         by_code.setdefault((each.severity, each.code), []).append(each)
     lines = []
     for (severity, _), several in by_code.items():
-        more = f" (and {len(several) - 1} more of this kind: interlock drivers show)" if len(several) > 1 else ""
+        more = f" (and {len(several) - 1} more of this kind)" if len(several) > 1 else ""
         lines.append(f"{severity}: {one_line(str(several[0]))}{more}")
     return lines
 

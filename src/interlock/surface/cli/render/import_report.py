@@ -14,9 +14,9 @@ from interlock.surface.cli.terminal.text import count, one_line
 SECRETS = {
     "kept": "copied to the store",
     "same": "in the store already",
-    "differs": "the store has another value, which stays; interlock secrets set replaces it",
+    "differs": "the store has another value, which stays; interlock secrets set NAME replaces it",
     "environment": "taken from the environment",
-    "unset": "not given yet: interlock secrets set",
+    "unset": "not given yet: interlock secrets set NAME",
 }
 
 

@@ -10,9 +10,10 @@ from msgspec import UNSET
 from rich.text import Text
 
 from interlock.operator_api.links import Link
-from interlock.operator_api.status import NodeFacts, Status
+from interlock.operator_api.status import IdleDriver, NodeFacts, Status
 from interlock.surface.cli.render.budgets import budget_lines, budget_style, budget_text
 from interlock.surface.cli.render.columns import GAP, in_columns, total_width
+from interlock.surface.cli.render.reasons import grouped_reasons, named_few
 from interlock.surface.cli.render.tree_below import below_lines
 from interlock.surface.cli.render.tree_parents import parent_lines
 from interlock.surface.cli.terminal.output import shortened_line
@@ -33,7 +34,6 @@ _ASCII_SIGNS = {"ready": "*", "connecting": ".", "slow": "~", "degraded": "~", "
 GONE = ("degraded", "failed")
 
 SEGMENT_WIDTH_MIN = 8
-WITHHELD_SHOWN = 5
 BRANCH_WIDTH = 5
 
 
@@ -87,6 +87,8 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         remarks = _remarks(link, width - BRANCH_WIDTH, now)
         remarks += below_lines(link.segment, link.below, width=width - BRANCH_WIDTH, ascii_only=ascii_only)
         lines.extend(Text.assemble(stem, GAP, remark) for remark in remarks)
+    for idle in status.idle_drivers:
+        lines += [Text(line, style="yellow") for line in _wrapped_lines(_idle_text(idle), width)]
     lines += budget_lines(status.budgets, width=width)
     lines.append(_totals(status, separator=" - " if ascii_only else " · "))
     return lines
@@ -103,6 +105,13 @@ def _changes(status: Status) -> list[str]:
     if found.restart_for:
         told.append(f"changed, from the next start: {one_line(', '.join(found.restart_for))}")
     return told
+
+
+def _idle_text(driver: IdleDriver) -> str:
+    id = one_line(driver.id)
+    if driver.state == "untrusted":
+        return f"driver {id} waits for you: interlock drivers trust {id}"
+    return f"driver {id} cannot be used: {one_line(driver.reason or driver.state)}; interlock drivers show {id}"
 
 
 def _no_servers(node: NodeFacts) -> str:
@@ -145,6 +154,8 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
         reason = f"{one_line(link.reason)} (for {age})" if age and link.state != "ready" else one_line(link.reason)
         remarks += [Text(line, style=_STYLES.get(link.state, "")) for line in _wrapped_lines(reason, width)]
     if link.state in GONE and link.stderr_lines:
+        if link.last_words is not None and link.last_words not in (link.reason or ""):
+            remarks.append(Text(shortened_line(f"it wrote: {one_line(link.last_words)}", width), style="dim"))
         said = f"what it wrote: interlock links logs {one_line(link.segment)}"
         remarks += [Text(line, style="dim") for line in _wrapped_lines(said, width)]
     if link.own:
@@ -156,12 +167,13 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
             Text(line, style=budget_style(link.budget))
             for line in _wrapped_lines(f"budget {budget_text(link.budget)}", width)
         ]
-    for withheld in link.withheld[:WITHHELD_SHOWN]:
-        text = f"withheld {one_line(withheld.name)}: {one_line(withheld.reason)}"
+    if link.registration is not UNSET and link.registration.auth_scope == "read":
+        who = one_line(link.registration.principal)
+        said = f"offers only tools that read: {who} has scope read, which an [[access]] entry may widen"
+        remarks += [Text(line, style="dim") for line in _wrapped_lines(said, width)]
+    for reason, names in grouped_reasons((one.reason, one.name) for one in link.withheld).items():
+        text = f"withheld {named_few(names, 'tool')}: {one_line(reason)}"
         remarks += [Text(line, style="yellow") for line in _wrapped_lines(text, width)]
-    if len(link.withheld) > WITHHELD_SHOWN:
-        rest = count(len(link.withheld) - WITHHELD_SHOWN, "more tool")
-        remarks.append(Text(shortened_line(f"{rest} withheld: interlock status {link.segment}", width), style="yellow"))
     return remarks
 
 

@@ -38,8 +38,7 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
             remarks.append((one_line(parent.reason), "red" if parent.state == "waiting" else "dim"))
             if parent.next_step:
                 remarks.append((one_line(parent.next_step), "dim"))
-        if parent.not_listed:
-            remarks.append((f"it does not list {count(parent.not_listed, 'tool')} of ours; the log says why", "yellow"))
+        remarks += [(said, "yellow") for said in _not_listed(parent)]
         if parent.secure_by:
             remarks.append((f"secure by {one_line(parent.secure_by)}", "dim"))
         if parent.budget:
@@ -47,4 +46,14 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
         for text, said in remarks:
             wrapped = textwrap.wrap(text, max(20, width - len(GAP)), break_on_hyphens=False)
             lines += [Text(f"{GAP}{line}", style=said) for line in wrapped]
+    return lines
+
+
+def _not_listed(parent: Parent) -> list[str]:
+    """One line per reason; what the parent gave none for is counted."""
+    by_reason = sorted(parent.not_listed_because.items(), key=lambda each: -each[1])
+    lines = [f"it does not list {count(number, 'tool')} of ours: {one_line(reason)}" for reason, number in by_reason]
+    if unexplained := parent.not_listed - sum(parent.not_listed_because.values()):
+        more = "more " if lines else ""
+        lines.append(f"it does not list {unexplained} {more}of ours and names no reason")
     return lines

@@ -1,8 +1,12 @@
 """Text from elsewhere made fit for a terminal, and quantities in the form people read. Pure."""
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from typing import TypeVar
 from urllib.parse import urlsplit
+
+Item = TypeVar("Item")
 
 # A letter alone before the mark is an abbreviation: "e.g. Berlin" goes on.
 _SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= +[^a-z])")
@@ -46,6 +50,18 @@ def mcp_url(url: str) -> str:
 
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def repeats(items: Iterable[Item], alike: Callable[[Item], object]) -> Iterator[tuple[int, Item]]:
+    """How often each came in a row, and the last of the row."""
+    last: list[Item] = []
+    for item in items:
+        if last and alike(last[-1]) != alike(item):
+            yield len(last), last[-1]
+            last.clear()
+        last.append(item)
+    if last:
+        yield len(last), last[-1]
 
 
 def duration(seconds: float) -> str:

@@ -118,9 +118,7 @@ def add(
         beside=tuple(with_ or ()),
     )
     if not (yes or no_trust or can_ask()):
-        hint = (
-            "run it on a terminal, or with --yes; with --no-trust it is written, and waits for interlock drivers trust"
-        )
+        hint = "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust ID"
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
     from interlock.runtime.drivers.add.add import NotAdded
     from interlock.surface.cli.client.offline import run_stored
@@ -216,7 +214,8 @@ class _Flow:
                 egress=asked.egress,
             )
         except UnknownReference as unknown:
-            raise BadUsage("unknown_reference", str(unknown), hint="interlock add --help") from None
+            hint = f"interlock add npm:{reference}" if str(reference).startswith("@") else "interlock add --help"
+            raise BadUsage("unknown_reference", str(unknown), hint=hint) from None
         around = Surroundings(
             home=str(Path.home()),
             workspace=str(self.plan.workspace),
@@ -263,7 +262,7 @@ class _Flow:
             if each.backend is not None or not value:
                 continue
             if keep(each.slug, value) == "differs":
-                said = f"the store has another value of {each.slug}, which stays: interlock secrets set replaces it"
+                said = f"the store has another value, which stays: interlock secrets set {each.slug} replaces it"
                 self.invocation.out.remark(f"note: {said}")
 
     def _ask_for_secret(self, secret: "Finding") -> str | None:
@@ -377,7 +376,7 @@ def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple
     """The reference, or None where it is the first word of a command; paths of here, made absolute."""
     here = tuple(absolute(each) for each in args)
     is_kind = reference.partition(":")[0] in ("npm", "pypi", "docker", "http", "https") and ":" in reference
-    if is_kind:
+    if is_kind or (reference.startswith("@") and not Path(reference).exists()):
         return reference, here
     if "/" in reference:
         return None, (str(Path(reference).expanduser().absolute()), *here)

@@ -10,6 +10,7 @@ from interlock.surface.cli.terminal.errors import EXIT_REFUSED, Refused, Unreach
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from interlock.operator_api.audit import AuditRecord
     from interlock.surface.cli.client.offline import StoredAudit
     from interlock.surface.cli.client.operator import Answer
 
@@ -99,16 +100,16 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
 
     from interlock.operator_api.audit import AuditPage, AuditRecord
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.terminal.text import latency, local_time, one_line
+    from interlock.surface.cli.terminal.text import latency, local_time, one_line, repeats
 
     records = answer.as_(AuditPage[AuditRecord]).records
     if not records and head:
         out.remark("no records yet")
         return
     rows = [[Text(name, style="dim") for name in ("TIME", "WHO", "WHAT", "OUTCOME", "TOOK")]] if head else []
-    for record in records:
-        what = record.tool if record.tool and record.method == CALL else f"{record.method} {record.tool}".rstrip()
-        outcome = f"{record.outcome} ({record.reason})" if record.reason else record.outcome
+    for times, record in repeats(records, lambda one: (one.who, *_told(one))):
+        what, outcome = _told(record)
+        what += f" (×{times})" if times > 1 else ""
         good = record.outcome == "ok"
         rows.append(
             [
@@ -179,6 +180,14 @@ def export(
     import sys
 
     _stored_audit(invocation).export(after, lambda line: sys.stdout.write(line + "\n"))
+
+
+def _told(record: "AuditRecord") -> tuple[str, str]:
+    """What was done, and how it ended."""
+    what = record.tool if record.tool and record.method == CALL else f"{record.method} {record.tool or ''}".rstrip()
+    remarks = [f"signed with key {record.anchor}"] if record.anchor else []
+    remarks += [record.reason] if record.reason else []
+    return what, f"{record.outcome} ({'; '.join(remarks)})" if remarks else record.outcome
 
 
 def _has_log(invocation: Invocation) -> bool:

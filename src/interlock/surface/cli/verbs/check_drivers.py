@@ -58,7 +58,7 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
         problems += _one_file(path)
     for one in drivers:
         if upstream:
-            problems += check_published(_bytes(one.folder / DRIVER_FILE), str(one.folder / DRIVER_FILE))
+            problems += _refused_elsewhere(one, problems)
         if against is not None and one.driver is not None:
             problems += changes_of_identity(manifest_of(_older(Path(against))), one.driver)
     return _result(len(drivers), dict.fromkeys(problems))
@@ -83,6 +83,18 @@ def _raised_problems(one: Declared, declaration: Declaration) -> Iterator[Found]
     }
     for problem in one.problems:
         yield msgspec.structs.replace(problem, severity="error") if problem in fatal else problem
+
+
+def _refused_elsewhere(one: Declared, known: list[Found]) -> Iterator[Found]:
+    """What uses our extensions serves here all the same; hosts that go by the published schemas refuse it."""
+    said = {each.field for each in known if each.file == str(one.folder / DRIVER_FILE)}
+    for each in check_published(_bytes(one.folder / DRIVER_FILE), str(one.folder / DRIVER_FILE)):
+        if each.field in said:
+            yield each
+        else:
+            hint = f"it is an extension of Interlock: interlock export driver {one.id} --upstream writes it without"
+            told = f"other hosts refuse this: {each.message}"
+            yield msgspec.structs.replace(each, severity="warning", message=told, hint=hint)
 
 
 def _is_described_elsewhere(slug: str, one: Declared, declaration: Declaration) -> bool:

@@ -113,7 +113,7 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     if not out.as_json:
         draw(out, one)
     if not yes:
-        _ask(f"Trust {one.key}?", "interlock drivers show")
+        _ask(f"Trust {one.key}?", f"interlock drivers show {one.key}")
     try:
         body = TrustDriver(digest=one.digest)
         done = invocation.node.post("drivers", one.key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
@@ -256,7 +256,7 @@ def remove(
 
         try:
             one = get_driver(invocation, name).as_(DriverDetail)
-            _ask(f"Delete {one.folder}?", "interlock drivers show")
+            _ask(f"Delete {one.folder}?", f"interlock drivers show {one.key}")
         except Refused as refused:
             if not (forget and refused.error == "not_found"):
                 raise

@@ -118,7 +118,8 @@ def _with_token(invocation: Invocation, client: "Client") -> dict[str, Any]:
             hint="leave out --http: a program that joins the node needs none",
         )
     invocation.out.remark(
-        f"{client.title} needs {TOKEN} in its environment: interlock access token --for client makes one"
+        f"{client.title} needs {TOKEN} in its environment:"
+        f" interlock access token --for client --name {client.name} makes one"
     )
     return entry
 

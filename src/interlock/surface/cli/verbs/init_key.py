@@ -12,7 +12,7 @@ from interlock.surface.cli.keys.operator_keys import OperatorKeys, anchor_lines,
 from interlock.surface.cli.keys.passphrases import can_ask, choose_passphrase, maybe_given
 from interlock.surface.cli.terminal.errors import Refused
 
-ABOUT = "# Whose signature releases calls that cannot be undone (interlock approve)."
+ABOUT = "# Whose signature releases calls that cannot be undone (interlock approve ID)."
 
 
 class OwnKey(msgspec.Struct, frozen=True, kw_only=True):

@@ -143,14 +143,16 @@ def unseen(seen: "tuple[LogLine, ...]", newest: "tuple[LogLine, ...]") -> "tuple
 def _print_lines(invocation: Invocation, lines: "tuple[LogLine, ...]") -> None:
     import sys
 
-    from interlock.surface.cli.terminal.text import local_time, printable
+    from interlock.surface.cli.terminal.text import local_time, printable, repeats
 
     out = invocation.out
-    for line in lines:
-        if out.as_json:
+    if out.as_json:
+        for line in lines:
             out.json_line({"at": line.at, "text": line.text})
-        else:
-            out.line(f"{local_time(line.at, '%H:%M:%S')}  {printable(line.text, keep=chr(9))}")
+    else:
+        for times, line in repeats(lines, lambda one: one.text):
+            again = f" (×{times})" if times > 1 else ""
+            out.line(f"{local_time(line.at, '%H:%M:%S')}  {printable(line.text, keep=chr(9))}{again}")
     sys.stdout.flush()
 
 

@@ -1,7 +1,7 @@
 """interlock serve"""
 
 from errno import EADDRINUSE
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -36,6 +36,9 @@ def serve(
         str | None,
         typer.Option("--surface", metavar="SURFACE", help="What clients see: flat, auto, aql, aql-single or safety."),
     ] = None,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option("--log-format", help="The log on stderr, a line for each event.")
+    ] = "text",
 ) -> None:
     """Run the node and print how to connect a client."""
     if invocation.url:
@@ -55,8 +58,10 @@ def serve(
     from interlock.runtime.node.main import serve as run_node
     from interlock.runtime.node.sockets import NodeRunning
     from interlock.store.ports import StoreError
+    from interlock.surface.cli.terminal.log import begin_logging
     from interlock.surface.operator.app import operator_app
 
+    begin_logging(log_format)
     told: list[bool] = []  # the node calls twice when servers were late: the second time the tree alone is news
 
     def on_ready(status: "Status") -> None:
@@ -83,12 +88,18 @@ def serve(
     except (StoreError, CannotStart) as error:
         raise Refused("not_started", str(error)) from None
     except OSError as error:
-        hint = "another program uses that address; set node.listen or node.operator_listen"
-        raise Refused(
-            "not_started",
-            f"the node cannot start: {error.strerror or error}",
-            hint=hint if error.errno == EADDRINUSE else None,
-        ) from None
+        hint = _address_hint(plan) if error.errno == EADDRINUSE else None
+        raise Refused("not_started", f"the node cannot start: {error.strerror or error}", hint=hint) from None
+
+
+def _address_hint(plan: "Plan") -> str:
+    from interlock.surface.cli.client.neighbour import maybe_neighbour
+
+    keys = {"node.listen": plan.node.listen, "node.operator_listen": plan.node.operator_listen}
+    for key, address in keys.items():
+        if maybe_neighbour(address, tls=plan.node.tls_cert is not None):
+            return f"another Interlock node listens there: stop it, or give this one another {key}"
+    return "another program uses that address; set node.listen or node.operator_listen"
 
 
 def _warn(invocation: Invocation, warnings: Any) -> None:
