@@ -28,6 +28,7 @@ LEGACY = "2025-11-25"
 SOONER = {  # a node of the tests looks sooner than a user's whether files have changed
     intervals.CONFIGURATION_LOOK_S: 0.2,
     intervals.DRIVERS_LOOK_S: 0.2,
+    intervals.LOG_REPEAT_S: 0.0,
 }
 
 

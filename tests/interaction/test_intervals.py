@@ -15,6 +15,7 @@ USUAL = {  # what a user's node keeps to
     "HEARTBEAT_MS": 5000,
     "HOOK_S": 5.0,
     "INPUT_GRACE_S": 2.0,
+    "LOG_REPEAT_S": 60.0,
     "PUBLIC_SWEEP_S": 1.0,
     "REGISTER_WITHIN_S": 10.0,
     "RESPAWN_WAIT_S": 5.0,

@@ -197,7 +197,9 @@ async def test_a_name_that_is_not_the_callers_to_use_is_unknown(
         for name in wanted:
             reply = await peer.call(name, {"trace": "of the unknown"})
             assert reply.error["code"] == -32601, name
-            assert (reply.error["message"], reply.error["data"]["reason"]) == ("tool_not_found", "tool_not_found")
+            assert reply.error["data"]["reason"] == reply.error["message"].partition(":")[0] == "tool_not_found"
+            near = set(reply.error["data"].get("did_you_mean", ()))
+            assert near <= {tool["name"] for tool in (await peer.request("tools/list")).result["tools"]} - {name}
             assert reply.status == 200
 
     async with client(node, era) as peer:

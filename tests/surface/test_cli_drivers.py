@@ -282,7 +282,10 @@ def test_check_upstream_says_what_other_hosts_refuse(inline: Inline, workspace: 
     folder = write(workspace, driver(server={"kind": "pypi", "package": "mcp-server-git"}))
     assert inline("check", str(folder)).code == 0
     done = inline("check", str(folder), "--upstream")
-    assert (done.code, "/server" in done.out) == (1, True)
+    assert (done.code, "/server" in done.out) == (0, True)
+    assert "other hosts refuse this" in done.out
+    assert "interlock export driver files-mcp --upstream" in done.out
+    assert inline("check", str(folder), "--upstream", "--strict").code == 1
 
 
 def test_single_contracts_and_inventories_are_checked(inline: Inline, workspace: Path) -> None:

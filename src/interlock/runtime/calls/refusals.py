@@ -21,6 +21,10 @@ def not_found_fault(near: list[str]) -> Fault:
     return Fault(METHOD_NOT_FOUND, message, {"reason": "tool_not_found", "did_you_mean": near})
 
 
+def is_not_found(fault: Fault) -> bool:
+    return (fault.data or {}).get("reason") == "tool_not_found"
+
+
 BUSY: Final = Fault(
     TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
 )

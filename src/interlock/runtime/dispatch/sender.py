@@ -23,7 +23,7 @@ from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.check import CheckNumber, Refuse
 from interlock.runtime.calls.failures import answer_failures
 from interlock.runtime.calls.guard import Admitted, Guard
-from interlock.runtime.calls.refusals import BUSY, HELD, NOT_FOUND, own_links_full
+from interlock.runtime.calls.refusals import BUSY, HELD, is_not_found, own_links_full
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.credentials.consents import Consent
@@ -200,7 +200,8 @@ class Sender(Handler):
         return self.refuse(call, refused.fault)
 
     def refuse(self, call: Call, fault: Fault) -> Call:
-        """NOT_FOUND is 200 on HTTP: 404 with -32601 means an unknown method there."""
-        status = 200 if fault is NOT_FOUND or call.caller.era is Era.LEGACY else HTTP_STATUS.get(fault.code, 200)
+        """An unknown tool is 200 on HTTP: 404 with -32601 means an unknown method there."""
+        is_200 = call.caller.era is Era.LEGACY or is_not_found(fault)
+        status = 200 if is_200 else HTTP_STATUS.get(fault.code, 200)
         call.refuse(fault, status)
         return call

@@ -381,7 +381,7 @@ class Connector:
         try:
             await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)
             if lost.done() and not (greeting.done() and greeting.exception() is None):
-                self._ended_in.append(remembered or self._connector_parts.manner.first)
+                self._ended_in.append(remembered or self._connector_parts.manner.first or Era.MODERN)
                 del self._ended_in[:-ENDS_KEPT]
                 raise GreetingFailed(self._loss.reason)
             return await greeting

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from typing import Any, Final, Literal, TextIO
 
 LogFormat = Literal["text", "json"]
@@ -60,3 +61,9 @@ class LogHandler(logging.Handler):
 
 def begin_logging(form: LogFormat) -> None:
     logging.getLogger().addHandler(LogHandler(form, sys.stderr))
+
+
+def log_warnings(warnings: Iterable[object]) -> None:
+    """What is odd about the configuration, in the form of the log."""
+    for each in warnings:
+        logging.getLogger("interlock.config").warning("%s", each)

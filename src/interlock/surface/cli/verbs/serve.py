@@ -44,13 +44,18 @@ def serve(
     if invocation.url:
         raise BadUsage("usage", "serve runs a node here and takes no --url")
     from interlock.surface.cli.config import load_configuration, read_configuration
+    from interlock.surface.cli.terminal.log import begin_logging, log_warnings
 
     by_flags = {"mcp.surface": surface} if surface is not None else {}
     loaded = load_configuration(invocation, starting=True, set_by_flags=by_flags)
     plan = loaded.plan
     if surface == "safety" and plan.safety.mode == "disabled":
         raise BadUsage("usage", "the safety loop is disabled", hint='[safety] mode = "enforcing" switches it on')
-    _warn(invocation, loaded.warnings)
+    begin_logging(log_format)
+    if log_format == "text":
+        _warn(invocation, loaded.warnings)
+    else:
+        log_warnings(loaded.warnings)
     if only is not None:
         _look_for_segment(invocation, only, _segments(plan))
     from interlock.runtime.base.start_errors import CannotStart
@@ -58,10 +63,8 @@ def serve(
     from interlock.runtime.node.main import serve as run_node
     from interlock.runtime.node.sockets import NodeRunning
     from interlock.store.ports import StoreError
-    from interlock.surface.cli.terminal.log import begin_logging
     from interlock.surface.operator.app import operator_app
 
-    begin_logging(log_format)
     told: list[bool] = []  # the node calls twice when servers were late: the second time the tree alone is news
 
     def on_ready(status: "Status") -> None:
