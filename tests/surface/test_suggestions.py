@@ -13,6 +13,8 @@ PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_@:/.-]*")
 def complaint(one: Suggestion) -> str | None:
     """What the program's own parser says against these words."""
     path, command, rest = resolve(one.words)
+    if command is None and rest == ("--help",):
+        return None
     if command is None:
         return f"there is no such verb: {' '.join(rest[:1]) or 'one is missing'}"
     arguments = [word.replace(FIELD, "1") for word in rest]

@@ -10,7 +10,7 @@ const anchors = h("div", { class: "live-data" });
 async function again() {
   try {
     const [held, config] = await Promise.all([get("/admin/tokens"), get("/admin/config")]);
-    put(tokens, held.tokens.length === 0 ? empty("No tokens", h("p", null, "A client on another machine needs one: ", code("interlock access token --name NAME"), "."))
+    put(tokens, held.tokens.length === 0 ? empty("No tokens", h("p", null, "A client on another machine needs one: ", code("interlock access token --for client --name NAME"), "."))
       : h("ul", { class: "rows" }, held.tokens.map((one) => h("li", null, h("div", { class: "row" }, pill(one.door, one.door === "operator" ? "warn" : "info"), h("span", { class: "name" }, line(one.name)),
         h("span", { class: "end" }, one.scope), h("span", { class: "sub" }, ["made " + ago(one.created_at), one.expires_at ? "ends " + new Date(one.expires_at).toLocaleString() : "", one.last_used_at ? "used " + ago(one.last_used_at) : "never used", "id " + one.id].filter(Boolean).join(" · ")))))));
     const known = config.anchor || [];
@@ -28,7 +28,7 @@ function draw(status) {
     : h("ul", { class: "rows" }, known.map(([name, number]) => h("li", null, h("div", { class: "row" }, pill(String(number), "info"), h("span", { class: "name" }, line(name)))))));
 }
 
-put(main(), h("h1", null, "Access"), h("p", { class: "lead" }, "To look at. ", code("interlock access"), " makes and revokes."),
+put(main(), h("h1", null, "Access"), h("p", { class: "lead" }, "To look at. ", code("interlock access --help"), " says how it is changed."),
   h("h2", null, "Connected clients"), clients, h("h2", null, "Tokens and sessions"), tokens, h("h2", null, "Who may approve"), anchors);
 on("open", again);
 on("status", draw);

@@ -27,7 +27,7 @@ function block(one) {
   }
   if (one?.type === "resource" && one.resource) return [h("p", null, "Resource ", h("code", null, one.resource.uri)), typeof one.resource.text === "string" ? long(one.resource.text, "The resource") : h("p", { class: "muted" }, "binary, " + size(String(one.resource.blob || "")))];
   if (one?.type === "resource_link") return h("p", null, "Link to ", h("code", null, one.uri));
-  if (typeof one?.data === "string") return h("p", { class: "muted" }, line(String(one.type)) + " " + line(String(one.mimeType || "")) + ", " + size(one.data) + "; interlock tools call --json has it");
+  if (typeof one?.data === "string") return h("p", { class: "muted" }, line(String(one.type)) + " " + line(String(one.mimeType || "")) + ", " + size(one.data) + "; interlock tools call TOOL --json has it");
   return long(layout(JSON.stringify(one)), "Part of the result");
 }
 
