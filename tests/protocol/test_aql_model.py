@@ -27,7 +27,8 @@ from interlock.protocol.aql.families import PREFIX, PROFILES, Endpoints, Profile
 from interlock.protocol.aql.limits import Limits, check_request, depth_of, out_of_range
 from interlock.protocol.aql.model import (
     PERMISSIONS,
-    RESERVED,
+    RESERVED_BY_VERSION,
+    SPEC_VERSION,
     Category,
     Danger,
     Operation,
@@ -76,8 +77,8 @@ def test_a_parameter_name_that_is_not_snake_case_is_refused(name: str) -> None:
 
 @pytest.mark.req("AQL-8.5.4-1")
 def test_a_reserved_name_is_refused_with_its_clause() -> None:
-    assert len(RESERVED) == 7
-    for name in RESERVED:
+    assert len(RESERVED_BY_VERSION[SPEC_VERSION]) == 7
+    for name in RESERVED_BY_VERSION[SPEC_VERSION]:
         assert "8.5.4" in (check_operation(operation(name)) or "")
         assert check_operation(operation(name), may_be_reserved=True) is None
 

@@ -5,6 +5,17 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 
+class ToolOperation(Struct, frozen=True, kw_only=True):
+    """A tool as an operation of MCP-AQL, and how its category was found."""
+
+    name: Annotated[str, Meta(description="The name of the operation.")]
+    category: Annotated[str, Meta(description="CREATE, READ, UPDATE, DELETE or EXECUTE.")]
+    rule: Annotated[
+        str, Meta(description="By which rule: operator, read_only, verb, shape, contradiction or fallback.")
+    ]
+    reason: Annotated[str | None, Meta(description="Why, where the rule alone does not say it.")]
+
+
 class Tool(Struct, frozen=True, kw_only=True):
     """A tool as it is listed, or withheld."""
 
@@ -18,6 +29,9 @@ class Tool(Struct, frozen=True, kw_only=True):
     capability: Annotated[dict[str, Any], Meta(description="What a call may change (MCP-AX 10); empty: not known.")]
     unclassified: Annotated[
         bool | UnsetType, Meta(description="Whether its effect is not known; absent for what its link withholds.")
+    ] = UNSET
+    operation: Annotated[
+        ToolOperation | UnsetType, Meta(description="What the AQL surfaces call it; absent where they have none.")
     ] = UNSET
     hops: Annotated[int, Meta(description="Hops to its server.")]
     withheld: Annotated[str | None, Meta(description="Why it is not listed; null: it is.")]

@@ -18,7 +18,7 @@ SPEC_VERSION: Final = "1.0.0-draft"
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")  # of operations, parameters and families (4.3, 8.5.2)
 SUMMARY_CHARS_MAX: Final = 120  # of a description in a list of operations
 # 8.5.4, by the version of the specification. No adapter may have these names, also while the loop is off.
-RESERVED_BY_VERSION: Final[Mapping[str, tuple[str, ...]]] = {
+RESERVED_BY_VERSION: Final[dict[str, tuple[str, ...]]] = {
     "1.0.0-draft": (
         "introspect",  # AQL-8.5.4-1
         "execute_agent",  # AQL-8.5.4-1
@@ -29,8 +29,12 @@ RESERVED_BY_VERSION: Final[Mapping[str, tuple[str, ...]]] = {
         "verify_challenge",  # AQL-8.5.4-1
     )
 }
-RESERVED: Final = frozenset(RESERVED_BY_VERSION[SPEC_VERSION])
 LITERAL_NAMES: Final = frozenset({"stepDescription", "nextActionHint"})  # AQL-4.3-1: prescribed by 8.6.3 against 4.3
+
+
+def reserved_names() -> frozenset[str]:
+    """Those of the version that is spoken here."""
+    return frozenset(RESERVED_BY_VERSION[SPEC_VERSION])
 
 
 class Category(Enum):
@@ -281,7 +285,7 @@ def check_operation(operation: Operation, *, may_be_reserved: bool = False) -> s
     name = operation.name
     if not is_name(name):  # AQL-8.5.2-1
         return f"operation {name!r}: the name must match ^[a-z][a-z0-9_]*$ (8.5.2)"
-    if name in RESERVED and not may_be_reserved:  # AQL-8.5.4-1
+    if name in reserved_names() and not may_be_reserved:  # AQL-8.5.4-1
         return f"operation '{name}': the name is reserved (8.5.4)"
     if not isinstance(operation.category, Category):
         choices = ", ".join(category.value for category in Category)

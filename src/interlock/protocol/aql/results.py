@@ -110,7 +110,9 @@ def _first_annotations(content: Raw) -> Raw | None:
 
 
 def _content(found: _Result, meta: Raw | None) -> Read:
-    blocks = decode_array(found.content) or []
+    blocks = decode_array(found.content)
+    if blocks is None:
+        return Read(failure=internal_error("the server's result cannot be read"), meta=meta)
     if len(blocks) == 1:
         block = decode_object(blocks[0]) or {}
         if maybe_string(block.get("type")) == "text":

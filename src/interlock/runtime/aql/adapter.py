@@ -11,9 +11,10 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.config.plan import Plan
+from interlock.protocol.aql.classification import Classified
 from interlock.protocol.aql.envelope import Warn
 from interlock.protocol.aql.families import LOOP_PROFILE, PROFILES, Endpoints, Mode, Profile, custom_profile
-from interlock.protocol.aql.model import RESERVED, SPEC_VERSION, Operation, TypeDeclaration
+from interlock.protocol.aql.model import SPEC_VERSION, Operation, TypeDeclaration, reserved_names
 from interlock.protocol.aql.protocol_types import protocol_types
 from interlock.protocol.jsonrpc.codec import maybe_string
 from interlock.runtime.aql.lifted_servers import LiftedServers
@@ -64,6 +65,7 @@ class AqlAdapter:
         self._names: tuple[Namespace, int, OperationNames] | None = None
         self._indexes: dict[ViewKey, tuple[Namespace, int, OperationIndex]] = {}
         self._plan = current.plan
+        self._judged: Plan | None = None  # whose rules were held against the tools
         self._endpoints: dict[Mode, tuple[Plan, Endpoints]] = {}
 
     @property
@@ -93,6 +95,10 @@ class AqlAdapter:
             if len(self._made) > 2 * sum(len(items.tools) for items in namespace.link_items) + ENTRIES_SPARE:
                 self._made.clear()
             found = OperationNames(namespace, self._native, self._plan, self._made)
+            if self._judged is not self._plan and len(found.by_tool) > 1:  # one is the node's own
+                self._judged = self._plan
+                for match in found.unmatched:
+                    log.warning('[[tool]] match = "%s" matches no tool that is listed now', match)
             kept = self._names = (namespace, self._native.version, found)
         return kept[2]
 
@@ -152,6 +158,14 @@ class AqlAdapter:
             entry = Entry(name, route=route, rule=rule, plan=self._plan, lifted=lifted, upstream=upstream)
             self._entries[route, name] = entry
         return entry
+
+    def classified(self, route: Route) -> tuple[str, Classified] | None:
+        """The operation of a tool and how its category was found; None: an AQL server's own operations stand for it."""
+        names = self.names()
+        name = names.by_tool.get(route.qualified)
+        if name is None or self.lifted.operations(route) is not None:
+            return None
+        return name, self._entry(names, route, name).classification.classified
 
     # What introspection shows beside operations
 
@@ -244,7 +258,7 @@ class LoopAdapter(AqlAdapter):
         entries += [
             Entry(one.declaration.name, native=one, plan=self._plan)
             for one in self._native
-            if one.declaration.name in RESERVED and one.is_shown(caller)
+            if one.declaration.name in reserved_names() and one.is_shown(caller)
         ]
         return OperationIndex(entries, {})
 

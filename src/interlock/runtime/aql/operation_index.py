@@ -17,7 +17,7 @@ from msgspec import Raw
 from interlock.config.plan import Plan, ToolRule
 from interlock.protocol.aql.classification import Endangered, Treatment, Trust, least_trust, treatment
 from interlock.protocol.aql.introspection import DECLARATION
-from interlock.protocol.aql.model import RESERVED, Category, Danger, Operation
+from interlock.protocol.aql.model import Category, Danger, Operation, reserved_names
 from interlock.protocol.aql.search import SearchIndex, term_weights
 from interlock.protocol.aql.suggestions import KNOWN_MAX, folded, nearest, ranked
 from interlock.protocol.aql.tool_names import operation_name, suffixed
@@ -257,7 +257,7 @@ class OperationNames:
         sharing: dict[str, list[str]] = {}
         for qualified, name in given.items():
             sharing.setdefault(name, []).append(qualified)
-        taken = RESERVED | {one.declaration.name for one in native}
+        taken = reserved_names() | {one.declaration.name for one in native}
         self.by_tool: dict[str, str] = {}
         self.doubled: dict[str, list[str]] = {}
         for name, tools in sharing.items():
@@ -267,7 +267,15 @@ class OperationNames:
             for qualified in tools:
                 self.by_tool[qualified] = suffixed(name, qualified)
             self.doubled[name] = [self.by_tool[qualified] for qualified in tools]
+        self._ruled = plan.tools
         self.taken = frozenset((*taken, *self.by_tool.values(), *self.doubled))
+
+    @property
+    def unmatched(self) -> list[str]:
+        """Of the rules about operations those that no tool is matched by first."""
+        used = set(map(id, self.rules.values()))
+        about = [rule for rule in self._ruled if rule.aql is not None or rule.trust is not None]
+        return [rule.match for rule in about if id(rule) not in used]
 
 
 def _rule(rules: Iterable[ToolRule], qualified: str) -> ToolRule | None:

@@ -88,5 +88,7 @@ def make_operations(
         passkeys=approvals.passkeys,
         secrets=SecretOperations(links.credentials, calls.keepers, links.servers.own, drivers.drivers),
         tokens=TokenOperations(stores.tokens, fronts.public.dismiss_unwelcome),
-        tools=ToolOperations(calls.catalog, approvals.definitions, calls.approvals, drivers.contracts, explain),
+        tools=ToolOperations(
+            calls.catalog, approvals.definitions, calls.approvals, drivers.contracts, explain, calls.aql.classified
+        ),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from interlock.operator_api.approvals import Approval
@@ -13,10 +14,12 @@ from interlock.operator_api.tools import (
     Skills,
     Tool,
     ToolDetail,
+    ToolOperation,
     ToolRoute,
     ToolRoutes,
     Tools,
 )
+from interlock.protocol.aql.classification import Classified
 from interlock.protocol.aql.search import SearchIndex, term_weights
 from interlock.protocol.ax.capability import as_object
 from interlock.protocol.jsonrpc.codec import decode_value
@@ -49,7 +52,10 @@ class ToolOperations:
         approvals: ApprovalViews,
         contracts: LazyContracts,
         explain: Explain,
+        classified: Callable[[Route], tuple[str, Classified] | None],
     ) -> None:
+        """`classified`: the operation that the AQL surfaces make of a tool."""
+        self._classified = classified
         self._catalog = catalog
         self._definitions = definitions
         self._approvals = approvals
@@ -76,6 +82,13 @@ class ToolOperations:
                 for one in items.withheld
             )
         return Tools(tools=tuple(_fitting(search, listed) if search.strip() else listed))
+
+    def _operation(self, route: Route) -> ToolOperation | UnsetType:
+        found = self._classified(route)
+        if found is None:
+            return UNSET
+        name, made = found
+        return ToolOperation(name=name, category=made.category.value, rule=made.rule, reason=made.reason or None)
 
     def get(self, name: str, caller: str = "local") -> ToolDetail:
         """`caller`: the principal whose call the checks are told for. Raises NotFound, Refused."""
@@ -170,6 +183,7 @@ class ToolOperations:
             state=route.link.standing.state.value,
             capability=as_object(route.capability) if route.capability else {},
             unclassified=route.is_open,
+            operation=self._operation(route),
             hops=route.hops,
             withheld=clash.reason if clash is not None else None,
         )

@@ -48,6 +48,9 @@ def list_tools(
     search: Annotated[
         str | None, typer.Option("--search", metavar="WORDS", help="Those that fit the words best, best first.")
     ] = None,
+    operations: Annotated[
+        bool, typer.Option("--operations", help="What the AQL surfaces make of each: category, and by which rule.")
+    ] = False,
 ) -> None:
     """List the tools and what a call of each may change.
 
@@ -61,15 +64,22 @@ def list_tools(
     from interlock.operator_api.tools import Tools
 
     if out.as_json:
-        kept = [tool for tool in answer.value["tools"] if _matches(pattern, tool["name"], tool.get("alias"))]
-        out.json({"tools": _fitting(search, kept, lambda tool: (tool["name"], tool.get("description")))})
+        kept = [
+            tool
+            for tool in answer.value["tools"]
+            if _matches(pattern, tool["name"], tool.get("alias"), tool["original"])
+        ]
+        found = _fitting(
+            search, kept, lambda tool: (_searched_name(tool["name"], tool["original"]), tool.get("description"))
+        )
+        out.json({"tools": found})
         return
-    tools = [tool for tool in answer.as_(Tools).tools if _matches(pattern, tool.name, tool.alias)]
-    tools = _fitting(search, tools, lambda tool: (tool.name, tool.description))
+    tools = [tool for tool in answer.as_(Tools).tools if _matches(pattern, tool.name, tool.alias, tool.original)]
+    tools = _fitting(search, tools, lambda tool: (_searched_name(tool.name, tool.original), tool.description))
     if not tools:
         out.remark("no tools" if pattern is None and search is None else f"no tool matches {search or pattern}")
         return
-    out.draw(*_table(tools, out.console.width))
+    out.draw(*(_operation_table if operations else _table)(tools, out.console.width))
 
 
 def _fitting(search: str | None, tools: list[T], text: "Callable[[T], tuple[str, str | None]]") -> list[T]:
@@ -83,12 +93,17 @@ def _fitting(search: str | None, tools: list[T], text: "Callable[[T], tuple[str,
     return [tools[place] for place in index.search(search, SEARCHED_MAX)]
 
 
-def _matches(pattern: str | None, name: str, alias: str | None) -> bool:
+def _searched_name(name: str, original: str) -> str:
+    """With the name at its server, where that is beyond ASCII and the tool has another here."""
+    return name if original.isascii() else f"{name} {original}"
+
+
+def _matches(pattern: str | None, name: str, alias: str | None, original: str) -> bool:
     from fnmatch import fnmatchcase
 
     if pattern is None:
         return True
-    names = (name, alias or name)
+    names = (name, alias or name, original)
     if any(sign in pattern for sign in "*?["):
         return any(fnmatchcase(name, pattern) for name in names)
     return any(pattern.lower() in name.lower() for name in names)
@@ -117,6 +132,22 @@ def _table(tools: "list[Tool]", width: int) -> "list[Text]":
         shown = tool.name if tool.withheld is None else f"{tool.segment}.{tool.original}"
         rows.append([Text(one_line(shown), style=style), _class_text(tool.capability), remark])
     return in_columns(rows, width=width, shrink={2: 20, 0: 20})
+
+
+def _operation_table(tools: "list[Tool]", width: int) -> "list[Text]":
+    from msgspec import UNSET
+    from rich.text import Text
+
+    from interlock.surface.cli.render.columns import in_columns
+    from interlock.surface.cli.terminal.text import one_line
+
+    rows = [[Text(head, style="dim") for head in ("TOOL", "OPERATION", "CATEGORY", "RULE", "REASON")]]
+    for tool in tools:
+        made = tool.operation
+        if made is not UNSET:
+            said = (tool.name, made.name, made.category, made.rule, made.reason or "")
+            rows.append([Text(one_line(text)) for text in said])
+    return in_columns(rows, width=width, shrink={4: 20, 0: 20, 1: 20})
 
 
 def _class_text(capability: dict[str, Any]) -> "Text":
