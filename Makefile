@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check-flaky soak mutation check check-types check-rest conformance bench clean
+.PHONY: help run test check-flaky soak mutation check check-types check-rest conformance bench pictures clean
 
 help:
 	@echo "make run          start a node with a small example tree and say what to try"
@@ -15,6 +15,7 @@ help:
 	@echo "make mutation     break what ledger entries say; count what their tests do not notice"
 	@echo "make check        format, lint, types, architecture, generated files"
 	@echo "make conformance  other people's suites against Interlock"
+	@echo "make pictures     draw the pictures of docs/console.md again, from its tests"
 	@echo "make bench        cost per call against nginx and others; writes docs/benchmarks.md"
 
 # The product alone, for `make run`.
@@ -93,6 +94,10 @@ mutation: $(VENV)/.dev $(VENV)/.sandbox
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench --write $(ARGS)
+
+# The pictures of docs/console.md, by the tests that show what they show.
+pictures: $(VENV)/.browser
+	@INTERLOCK_PICTURES=docs/pictures $(BIN)/python -m pytest --quiet tests/interaction/console
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

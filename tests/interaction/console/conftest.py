@@ -116,7 +116,7 @@ def enrol(node: RunningNode, page: Page) -> None:
 
 @pytest.fixture(scope="session")
 def context(browser: Browser, node: RunningNode) -> Iterator[BrowserContext]:
-    with browser.new_context(viewport={"width": 1200, "height": 800}, color_scheme="light") as made:
+    with browser.new_context(viewport={"width": 1000, "height": 680}, color_scheme="light") as made:
         made.set_default_timeout(15_000)
         yield made
 

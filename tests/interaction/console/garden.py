@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 SERVERS = Path(__file__).resolve().parents[2] / "servers"
 if __name__ == "__main__":
@@ -15,7 +16,7 @@ if __name__ == "__main__":
 MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 BIDI = "\u202egnp.exe\u2066"
 BIG_CHARS = 1_000_000
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["bed", "litres"],
     "properties": {
@@ -28,11 +29,12 @@ SCHEMA = {
     },
     "$defs": {"valve": {"type": "object", "properties": {"id": {"type": "integer"}}}},
 }
+ASKED = {"type": "object", "properties": {"bed": SCHEMA["properties"]["bed"]}}
 READS, CHANGES = {"readOnlyHint": True}, {"destructiveHint": True}
 
 
-def command(diary: Path) -> list[str]:
-    return [sys.executable, str(Path(__file__).resolve()), str(diary)]
+def command(diary: Path, *more: str) -> list[str]:
+    return [sys.executable, str(Path(__file__).resolve()), str(diary), *more]
 
 
 def members(annotations: dict[str, bool], **more: object) -> str:
@@ -40,7 +42,7 @@ def members(annotations: dict[str, bool], **more: object) -> str:
     return json.dumps(said)[1:-1]
 
 
-async def run(diary: Path) -> None:
+async def run(diary: Path, *, weeds: bool) -> None:
     from rawserver import stdio
     from rawserver.server import Exchange, Server
     from rawserver.text import string
@@ -74,21 +76,22 @@ async def run(diary: Path) -> None:
     async def shout(exchange: Exchange, arguments: str) -> str:
         return text_result(MARKUP + BIDI + "x" * BIG_CHARS)
 
-    server.tool(
-        "water_beds", water_beds, members(CHANGES, inputSchema=SCHEMA, description="Water a bed. It is wet then.")
-    )
-    server.tool(
-        "read_climate", read_climate, members(READS, description="Read temperature and humidity of the garden.")
-    )
-    server.tool("grow", grow, members(READS, description="Grow something, which takes a while."))
-    server.tool("fail", fail, members(READS, description="A tool that fails."))
-    server.tool("shout", shout, members(READS, title=MARKUP, description=f"{MARKUP} {BIDI} " + "long" * 2000))
-    server.tool("prune", water_beds)
-    server.tool(f"{MARKUP} name", water_beds)
     odd = {"x-mcpax-capability": {"mutable": "perhaps"}}  # not listed, with its reason
-    server.tool(f"{MARKUP} odd", water_beds, members({}, _meta=odd))
+    if weeds:
+        server.tool("shout", shout, members(READS, title=MARKUP, description=f"{MARKUP} {BIDI} " + "long" * 2000))
+        server.tool(f"{MARKUP} name", water_beds)
+        server.tool(f"{MARKUP} odd", water_beds, members({}, _meta=odd))
+    else:
+        wet = members(CHANGES, inputSchema=SCHEMA, description="Water a bed. It is wet then.")
+        server.tool("water_beds", water_beds, wet)
+        climate = members(READS, inputSchema=ASKED, description="Read temperature and humidity of the garden.")
+        server.tool("read_climate", read_climate, climate)
+        server.tool("grow", grow, members(READS, description="Grow something, which takes a while."))
+        server.tool("fail", fail, members(READS, description="A tool that fails."))
+        server.tool("prune", water_beds)
+        server.tool("spray", water_beds, members({}, _meta=odd))
     await stdio.serve(server)
 
 
 if __name__ == "__main__":
-    asyncio.run(run(Path(sys.argv[1])))
+    asyncio.run(run(Path(sys.argv[1]), weeds="weeds" in sys.argv))

@@ -1,5 +1,6 @@
 """In a real browser: does each page of the console do its job, and does nothing that anybody wrote act on it?"""
 
+import json
 import re
 import signal
 from typing import Any
@@ -8,22 +9,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from tests.interaction.console.conftest import Console, Passkey, log_in
-from tests.interaction.console.garden import BIG_CHARS
+from tests.interaction.console.garden import BIG_CHARS, command
 from tests.interaction.gate.held import Client
 from tests.interaction.harness import RunningNode, wait_for
 
 pytestmark = pytest.mark.timeout(120)  # a browser starts slowly beside seven others
 
-PAGES = (
-    "/",
-    "/approvals",
-    "/activity",
-    "/tools",
-    "/tools?tool=garden.water_beds",
-    "/servers?server=shed",
-    "/agents",
-    "/access",
-)
+TOOL, SERVER = "/tools?tool=garden.water_beds", "/servers?server=shed"
+PAGES = ("/", "/approvals", "/activity", "/tools", TOOL, SERVER, "/agents", "/access")
 WATER = {"bed": "north", "litres": 5}
 
 
@@ -58,7 +51,6 @@ def test_an_agents_call_is_read_signed_and_run_exactly_once(console: Console) ->
         id = agent.held("garden.water_beds", arguments)["confirmation_id"]
         row = page.locator(f'a[href="/approvals/{id}"]')
         expect(row).to_contain_text("asked by local")  # it came by itself
-        console.picture("inbox")
         row.focus()
         page.keyboard.press("Enter")
         expect(page.locator("#approval pre")).to_contain_text('"note": "from an agent"')
@@ -141,7 +133,6 @@ def test_a_form_says_what_is_wrong_and_sends_what_was_typed(console: Console) ->
     zones.fill('["a", 1.10]')
     call.click()
     page.wait_for_selector("#answer[data-state=held]")
-    console.picture("held")
     with page.context.expect_page() as opened:
         page.get_by_role("link", name="Decide on it").click()
     decision = opened.value
@@ -215,7 +206,6 @@ def test_a_server_says_why_it_failed_and_is_started_afresh(console: Console) -> 
     page = console.open("/servers?server=shed")
     shed = page.locator('[data-segment="shed"]')
     expect(shed.locator("pre")).to_contain_text("no garden at /dev/ttyUSB7")
-    console.picture("servers")
     garden = page.locator('[data-segment="garden"]')
     garden.locator("summary").click()
     before = console.node.link("garden")["pid"]
@@ -230,29 +220,6 @@ def test_agents_and_access_say_what_there_is_and_what_to_do_next(console: Consol
     page = console.open("/access")
     expect(page.locator("main")).to_contain_text("browser")
     expect(page.locator("main")).to_contain_text("ada")
-
-
-def test_nothing_that_a_server_or_a_caller_wrote_acts_or_breaks_the_layout(console: Console) -> None:
-    console.complaints.clear()
-    page = console.open("/tools?tool=garden.shout")
-    page.get_by_role("button", name="Call", exact=True).click()
-    answer = page.locator("#answer[data-state=done]")
-    expect(answer).to_contain_text("<script>document.title='owned'</script>")
-    expect(answer).to_contain_text("\\u202egnp.exe\\u2066")
-    page.get_by_role("button", name=re.compile("Show all")).click()
-    wait_for(lambda: len(page.locator("#answer pre").inner_text()) > BIG_CHARS)
-    hostile = {"note": "</pre><script>document.title='owned'</script>\u202e", "k" * 500: "v" * 9000}
-    id = held(console.node, {**WATER, **hostile})
-    shown = ("/tools?tool=garden.shout", f"/approvals/{id}", "/approvals", "/", "/servers?server=garden", "/activity")
-    for path in shown:
-        console.open(path)
-        page.wait_for_timeout(50)
-        assert "owned" not in page.title()
-        assert page.locator("main img, main script").count() == 0
-        assert "\u202e" not in page.locator("body").inner_text()
-        assert fits(page), path
-    assert console.complaints == []
-    console.node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
 
 
 def fits(page: Page) -> bool:
@@ -272,8 +239,8 @@ def test_every_page_is_accessible_in_light_and_dark(console: Console) -> None:
             assert violations(page, {"runOnly": AA}) == [], path
             page.emulate_media(color_scheme="dark")
             assert violations(page, {"runOnly": {"type": "rule", "values": ["color-contrast"]}}) == [], path
-            if path == "/":
-                console.picture("overview-dark")
+            if path == SERVER:
+                console.picture("servers-dark")
             page.emulate_media(color_scheme="light")
     finally:
         page.emulate_media(color_scheme="light")
@@ -294,12 +261,13 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(console: Console) -
             console.open(path)
             page.wait_for_timeout(100)
             assert fits(page), path
+            if path.startswith("/approvals/"):
+                console.picture("phone")
             for link in page.locator("nav a").all():
                 box = link.bounding_box()
                 assert box is not None and box["width"] >= 44 and box["height"] >= 44
-        console.picture("phone")
     finally:
-        page.set_viewport_size({"width": 1200, "height": 800})
+        page.set_viewport_size({"width": 1000, "height": 680})
         console.node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
 
 
@@ -353,7 +321,41 @@ def test_somebody_who_is_not_logged_in_sees_no_data_and_is_told_how(console: Con
             page.goto(console.url + path)
             expect(page.locator("#sign-in")).to_contain_text("interlock open")
             assert "garden" not in page.content()
-        log_in(console.node, stranger).wait_for_selector("#live[data-state=live]")
+        page.goto(console.url + "/approvals")
+        page.get_by_label("Token of an operator").fill("ilo_wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator(".wrong")).to_contain_text("needs an operator's token")
+        made = console.node.cli("access", "token", "--for", "operator", "--name", "phone", "--json")
+        page.get_by_label("Token of an operator").fill(json.loads(made.stdout)["token"])
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#live[data-state=live]")
+
+
+def test_who_may_only_look_calls_nothing(console: Console, browser: Any) -> None:
+    made = console.node.cli("access", "token", "--for", "operator", "--name", "eyes", "--scope", "read", "--json")
+    token = {"authorization": f"Bearer {json.loads(made.stdout)['token']}", "content-type": "application/json"}
+    url = f"{console.url}/admin/tools/garden.read_climate/call"
+    refused = console.page.request.post(url, headers=token, data="{}")
+    assert (refused.status, refused.json()["error"]) == (403, "role_required")
+
+
+def test_a_program_calls_a_tool_over_the_api_and_reads_the_events(console: Console) -> None:
+    made = console.node.cli("access", "token", "--for", "operator", "--name", "ops", "--json")
+    headers = {"authorization": f"Bearer {json.loads(made.stdout)['token']}", "content-type": "application/json"}
+    text = console.page.request.post(
+        f"{console.url}/admin/tools/garden.read_climate/call", headers=headers, data="{}"
+    ).text()
+    (event,) = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    assert event["result"]["structuredContent"]["humidity"] == 64
+    unknown = console.page.request.post(
+        f"{console.url}/admin/tools/garden.none/call", headers=headers, data="{}"
+    ).text()
+    assert '"error":' in unknown
+    newest = wait_for(lambda: [one for one in records(console.node) if one["who"] == "operator:ops"])
+    assert {(one["tool"], one["via"]) for one in newest} == {
+        ("garden.read_climate", "operator"),
+        ("garden.none", "operator"),
+    }
 
 
 def test_files_are_asked_about_by_their_tag_and_pages_allow_nothing_inline(console: Console) -> None:
@@ -365,3 +367,33 @@ def test_files_are_asked_about_by_their_tag_and_pages_allow_nothing_inline(conso
     assert request.get(f"{console.url}/console/..%2fframe.py").status == 404
     policy = request.get(f"{console.url}/").headers["content-security-policy"]
     assert "unsafe" not in policy and "default-src 'none'" in policy and "trusted-types 'none'" in policy
+
+
+def test_nothing_that_a_server_or_a_caller_wrote_acts_or_breaks_the_layout(console: Console) -> None:
+    words = command(console.diary, "weeds")
+    with console.node.config.open("a") as file:
+        file.write(f"[servers.weeds]\ncommand = {json.dumps(words[0])}\nargs = {json.dumps(words[1:])}\n")
+    console.node.wait_link("weeds", {"state": "ready"})
+    console.complaints.clear()
+    page = console.open("/tools?tool=weeds.shout")
+    page.get_by_role("button", name="Call", exact=True).click()
+    answer = page.locator("#answer[data-state=done]")
+    expect(answer).to_contain_text("<script>document.title='owned'</script>")
+    expect(answer).to_contain_text("\\u202egnp.exe\\u2066")
+    page.get_by_role("button", name=re.compile("Show all")).click()
+    wait_for(lambda: len(page.locator("#answer pre").inner_text()) > BIG_CHARS)
+    hostile = {"note": "</pre><script>document.title='owned'</script>\u202e", "k" * 500: "v" * 9000}
+    id = held(console.node, {**WATER, **hostile})
+    shown = ("/tools?tool=weeds.shout", f"/approvals/{id}", "/approvals", "/", "/servers?server=weeds", "/activity")
+    for path in shown:
+        console.open(path)
+        page.wait_for_timeout(50)
+        assert "owned" not in page.title()
+        assert page.locator("main img, main script").count() == 0
+        assert "\u202e" not in page.locator("body").inner_text()
+        assert fits(page), path
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert fits(page), path
+        page.set_viewport_size({"width": 1000, "height": 680})
+    assert console.complaints == []
+    console.node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})

@@ -87,7 +87,7 @@ class _OperatorMiddleware:
             # that makes a passkey has an invitation, which opens nothing else; one that logs in, a ticket. The pages
             # of the console are empty without data.
             path = scope["path"]
-            is_open = path in (CALLBACK_PATH, LOGIN) or is_invitation(path) or is_console(path)
+            is_open = path in (CALLBACK_PATH, LOGIN) or is_invitation(path) or is_console(request)
             if self._authenticate is not None and not is_open:
                 principal = await self._authenticate(request)
                 if principal is None:

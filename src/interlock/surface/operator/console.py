@@ -1,6 +1,7 @@
 """The console at the operator endpoint: pages and files, which hold nothing of the node, and what keeps them live."""
 
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
 from interlock.operator_api.audit import AuditRecord
@@ -10,14 +11,18 @@ from interlock.surface.console.frame import PAGES, console_page
 from interlock.surface.operator.endpoint import Endpoint, Handler, OperatorExchange
 from interlock.surface.operator.error_cases import UNKNOWN_FILE
 from interlock.surface.operator.event_stream import event_stream
+from interlock.surface.operator.requests import wants_page
 
 _PAGES = {one.path: one for one in PAGES}
-_OPEN_PATHS = _PAGES.keys() - {"/approvals"}  # the inbox answers there itself
+_INBOX = "/approvals"  # where programs get the data itself
 
 
-def is_console(path: str) -> bool:
+def is_console(request: Request) -> bool:
     """Whether it is the same for everyone: the data comes from elsewhere, to those who may see it."""
-    return path in _OPEN_PATHS or path.startswith(PREFIX)
+    path = request.url.path
+    if path == _INBOX:
+        return request.method == "GET" and wants_page(request)
+    return path in _PAGES or path.startswith(PREFIX)
 
 
 async def show_overview(_: OperatorExchange[None]) -> Response:

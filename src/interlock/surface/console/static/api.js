@@ -45,13 +45,29 @@ export async function request(method, path, body, more) {
 export const get = async (path) => (await request("GET", path)).json();
 export const post = async (path, body) => (await request("POST", path, body === undefined ? undefined : JSON.stringify(body))).json();
 
+const token = h("input", { type: "password", autocomplete: "off", spellcheck: "false", required: true });
+const told = h("p", { class: "wrong", role: "alert" });
+
+/** A token becomes a login link, and the link a session: the token itself is kept nowhere. */
+async function logIn(given) {
+  try {
+    const answer = await fetch("/admin/logins", { method: "POST", headers: { Accept: "application/json", Authorization: "Bearer " + given }, credentials: "omit" });
+    const said = await answer.json();
+    if (!answer.ok) throw new Error(said.message);
+    location.assign("/login" + new URL(said.url).hash);
+  } catch (error) {
+    put(told, error.message);
+  }
+}
+
 /** The page for somebody whom the node does not know (any more). */
 export function signIn() {
   if (document.getElementById("sign-in")) return;
   put(main(), h("section", { id: "sign-in", class: "empty" },
     h("strong", null, "You are not logged in here"),
     h("p", null, "On the machine of the node run ", h("code", null, "interlock open"), ": it opens this page with a link that logs this browser in."),
-    h("p", null, h("button", { type: "button", onclick: () => location.reload() }, "I have done that"))));
+    h("p", null, "Elsewhere, an operator's token opens it for some hours; ", h("code", null, "interlock access token --for operator --name NAME"), " makes one."),
+    h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); logIn(token.value.trim()); } }, h("label", null, "Token of an operator", token), h("button", { class: "go fixed" }, "Log in")), told));
   document.title = "Log in · Interlock";
 }
 

@@ -9,11 +9,22 @@ const asked = new URLSearchParams(location.search).get("server");
 const open = new Set(asked ? [asked] : []);
 let isAdmin = false;
 
+/** Lines that repeat are one, with their number. */
+function grouped(lines) {
+  const found = [];
+  for (const one of lines) {
+    const text = line(one.text).slice(0, 2000);
+    if (found.length && found.at(-1).text === text) found.at(-1).times++;
+    else found.push({ text, times: 1 });
+  }
+  return found.map((one) => (one.times > 1 ? one.text + "  (" + one.times + " times)" : one.text));
+}
+
 async function logs(segment, place) {
   try {
     const { lines } = await get("/admin/links/" + encodeURIComponent(segment) + "/logs?lines=40");
     put(place, h("h2", null, "Last lines of stderr"), lines.length
-      ? h("pre", { tabindex: "0", role: "region", "aria-label": "Last lines of stderr" }, lines.map((one) => line(one.text).slice(0, 2000)).join("\n"))
+      ? h("pre", { tabindex: "0", role: "region", "aria-label": "Last lines of stderr" }, grouped(lines).join("\n"))
       : h("p", { class: "muted" }, "It has written nothing."));
   } catch (error) {
     put(place, failure(error));
@@ -74,7 +85,7 @@ function row(link) {
     else { open.delete(link.segment); box.querySelector(".inside")?.remove(); }
   } }, h("summary", { class: "row" }, pill(link.state, mood(link.state)), h("span", { class: "name" }, line(link.segment)),
     h("span", { class: "end" }, count(link.tools, "tool")),
-    h("span", { class: "sub" }, [link.kind, link.transport, link.reason ? line(link.reason) : "since " + ago(link.since), link.withheld.length ? count(link.withheld.length, "tool") + " not listed" : ""].filter(Boolean).join(" · "))));
+    h("span", { class: "sub" }, [link.kind, link.transport, link.reason ? line(link.reason) : "for " + ago(link.since).replace(/ ago$/, ""), link.withheld.length ? count(link.withheld.length, "tool") + " not listed" : ""].filter(Boolean).join(" · "))));
   return h("li", { "data-segment": link.segment, "data-state": link.state }, box);
 }
 

@@ -86,7 +86,7 @@ function field(name, schema, isRequired) {
   const wrong = h("p", { class: "wrong", id: id + "-wrong" });
   const limits = [schema.minimum !== undefined ? "from " + schema.minimum : "", schema.maximum !== undefined ? "to " + schema.maximum : "",
     schema.default !== undefined ? "default " + JSON.stringify(schema.default) : "", schema.format || "", schema.pattern ? "pattern " + schema.pattern : ""].filter(Boolean).join(", ");
-  const kind = choices ? "one of " + choices.length : type === "any" ? "JSON" : type + (type === "array" || type === "object" ? ", as JSON" : "");
+  const kind = choices ? "" : type === "any" ? "JSON" : type + (type === "array" || type === "object" ? ", as JSON" : "");
   const said = [kind, limits, schema.description || schema.title].filter(Boolean).join(" · ");
   const hint = h("p", { class: "hint", id: id + "-hint" }, line(said).slice(0, 2000));
   input.setAttribute("aria-describedby", hint.id + " " + wrong.id);

@@ -13,8 +13,8 @@ const words = h("input", { type: "search", value: new URLSearchParams(location.s
 const detail = h("div", { id: "tool" });
 const split = h("div", { class: "split" });
 
-export function kind(capability) {
-  if (!capability || Object.keys(capability).length === 0) return ["not classified", ""];
+function kind({ capability, unclassified }) {
+  if (unclassified || Object.keys(capability).length === 0) return ["not classified", "info"];
   if (capability.mutable === false) return ["read-only", "good"];
   return capability.reversible === true ? ["reversible", "warn"] : ["irreversible", "bad"];
 }
@@ -24,7 +24,7 @@ const href = (name) => "/tools?" + new URLSearchParams({ ...(words.value ? { q: 
 
 function row(tool) {
   const name = tool.withheld ? tool.segment + "." + tool.original : tool.name;
-  const [said, mark] = tool.withheld ? ["withheld", "warn"] : tool.state === "ready" || tool.state === "slow" ? kind(tool.capability) : [tool.state, mood(tool.state)];
+  const [said, mark] = tool.withheld ? ["withheld", "warn"] : tool.state === "ready" || tool.state === "slow" ? kind(tool) : [tool.state, mood(tool.state)];
   const inside = [h("span", { class: "name" }, line(name)), pill(said, mark), h("span", { class: "sub" }, tool.withheld ? line(tool.withheld) : gist(tool.description || tool.title))];
   return h("li", null, tool.withheld ? h("div", { class: "row two" }, inside)
     : h("a", { class: "row two", href: href(tool.name), onclick: (event) => { if (!event.metaKey && !event.ctrlKey) { event.preventDefault(); history.pushState(null, "", href(tool.name)); show(); } } }, inside));
@@ -71,7 +71,7 @@ async function show() {
     const { principal } = await session();
     const tool = await get("/admin/tools/" + encodeURIComponent(name) + "?" + new URLSearchParams({ as: principal }));
     if (name !== chosen()) return;
-    const [said, mood_] = kind(tool.capability);
+    const [said, mood_] = kind(tool);
     const form = argumentForm(tool.definition.inputSchema);
     const answer = h("div", { "aria-live": "polite" });
     const run = () => { const text = form.json(); if (text !== null) call(tool.name, text, answer); };
