@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from interlock.net import egress_proxy as egress
-from interlock.net.egress_proxy import Egress, Streams
+from interlock.net import sandbox_names
+from interlock.net.egress_proxy import Egress, Listeners, Streams
 
 PUBLIC = "93.184.216.34"
 
@@ -21,7 +23,8 @@ class Yard:
         self.denied: list[tuple[str, int, str]] = []
         self.dialled: list[str] = []
         self.heard: list[bytes] = []
-        self.port = 0
+        self.port = self.direct_port = 0
+        self.names_at = ("", 0)
         self._host: asyncio.Server | None = None
         self._proxy: Egress | None = None
 
@@ -29,8 +32,14 @@ class Yard:
         self._host = await asyncio.start_server(self._answer, "127.0.0.1", 0)
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
+        names = socket.socket(type=socket.SOCK_DGRAM)
+        names.bind(("127.0.0.1", 0))
+        self.names_at = names.getsockname()
+        direct = socket.create_server(("0.0.0.0", 0))
+        self.direct_port = direct.getsockname()[1]
+        entries = tuple(each.replace(":DIRECT", f":{self.direct_port}") for each in entries)
         self._proxy = Egress(entries, lambda *told: self.denied.append(told), resolve=self._resolve, dial=self._dial)
-        await self._proxy.start(listener)
+        await self._proxy.start(Listeners(names=names, proxy=listener, direct=(direct,)))
 
     def close(self) -> None:
         if self._proxy is not None:
@@ -251,3 +260,80 @@ async def test_closing_ends_what_is_under_way(yard: Yard) -> None:
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
     writer.close()
+
+
+def name_query(host: str, kind: int = 1) -> bytes:
+    labels = b"".join(bytes([len(each)]) + each.encode() for each in host.split("."))
+    return struct.pack(">6H", 1, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">2H", kind, 1)
+
+
+async def looked_up(yard: Yard, host: str) -> str | None:
+    """The address that the sandbox's name server gives; None: there is no such name."""
+    with socket.socket(type=socket.SOCK_DGRAM) as asking:
+        asking.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendto(asking, name_query(host), yard.names_at)
+        async with asyncio.timeout(5):
+            answer = await loop.sock_recv(asking, 512)
+    return socket.inet_ntoa(answer[-4:]) if struct.unpack_from(">H", answer, 6) == (1,) else None
+
+
+@pytest.mark.req("AIP-security-3")
+async def test_a_program_that_knows_no_proxy_reaches_a_permitted_host_by_its_name(yard: Yard) -> None:
+    await yard.open("api.foo.com:DIRECT", "*.foo.com:DIRECT")
+    first, second = await looked_up(yard, "api.foo.com"), await looked_up(yard, "A.foo.com")
+    assert first != second
+    assert await looked_up(yard, "api.foo.com") == first
+    for address in (first, second):
+        reader, writer = await asyncio.open_connection(address, yard.direct_port)
+        writer.write(b"hello")
+        async with asyncio.timeout(5):
+            assert await reader.readexactly(5) == b"HELLO"
+        writer.close()
+    assert (yard.dialled, yard.denied) == ([PUBLIC, PUBLIC], [])
+
+
+@pytest.mark.req("AIP-security-3")
+async def test_a_name_that_is_not_permitted_does_not_exist_and_is_told(yard: Yard) -> None:
+    await yard.open("api.foo.com:DIRECT")
+    assert await looked_up(yard, "api.bar.com") is None
+    assert yard.denied == [("api.bar.com", 0, "not in egress")]
+
+
+async def test_without_entries_no_name_exists(yard: Yard) -> None:
+    await yard.open()
+    assert await looked_up(yard, "api.foo.com") is None
+    assert yard.denied == [("api.foo.com", 0, "this server has no network")]
+
+
+@pytest.mark.req("AIP-security-3")
+@pytest.mark.parametrize("host", ["inner.foo.com", "turned.foo.com"])
+async def test_a_permitted_name_that_leads_inside_is_cut_off(yard: Yard, host: str) -> None:
+    yard.addresses["turned.foo.com"] = ["127.0.0.1"]
+    await yard.open("*.foo.com:DIRECT")
+    reader, writer = await asyncio.open_connection(await looked_up(yard, host), yard.direct_port)
+    async with asyncio.timeout(5):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
+    assert (yard.dialled, yard.denied[0][:2]) == ([], (host, yard.direct_port))
+
+
+@pytest.mark.req("AIP-security-3")
+async def test_an_address_that_stands_for_no_host_leads_nowhere(yard: Yard) -> None:
+    await yard.open("*:DIRECT")
+    for address in ("127.64.0.77", "127.0.0.1"):
+        reader, writer = await asyncio.open_connection(address, yard.direct_port)
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+    assert yard.dialled == []
+
+
+async def test_names_beyond_all_measure_are_not_kept(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_names, "NAMES_MAX", 2)
+    await yard.open("*:DIRECT")
+    found = [await looked_up(yard, f"{number}.foo.com") for number in range(3)]
+    assert [each is not None for each in found] == [True, True, False]
+    assert await looked_up(yard, "0.foo.com") == found[0]

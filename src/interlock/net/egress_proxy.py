@@ -1,8 +1,9 @@
 """A forward proxy for one sandboxed server: the only way out of a network namespace without a route.
 
-In: connections from inside, each with one CONNECT or one absolute-form http request. Out: bytes to and from a host the
-entries permit; everything else is answered 403 and told to `denied`. Names are resolved here, once, and exactly the
-address that was judged is dialled. Private addresses are for hosts that are named to the letter.
+In: connections from inside, each with one CONNECT or one absolute-form http request; or, of a program that knows no
+proxy, made to an address that the sandbox's own name server gave for a host (`sandbox_names`). Out: bytes to and from a
+host the entries permit; everything else is answered 403, or cut off, and told to `denied`. Names are resolved here,
+once, and exactly the address that was judged is dialled. Private addresses are for hosts that are named to the letter.
 """
 
 import asyncio
@@ -13,12 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
+import msgspec
+
+from interlock.net.sandbox_names import SandboxNames
 from interlock.protocol.net.address_scope import Scope, scope_of
 from interlock.protocol.net.egress import (
     HEAD_BYTES_MAX,
     Malformed,
     Permit,
     ProxyRequest,
+    direct_ports,
     names_this_machine,
     permits,
     read_head_untrusted,
@@ -28,6 +33,9 @@ HEAD_S: Final = 30.0  # how long a client may take to say what it wants
 DIAL_S: Final = 20.0
 CONNECTIONS_MAX: Final = 256  # of one server at a time
 CHUNK_BYTES: Final = 64 * 1024
+NO_NETWORK: Final = "this server has no network"
+NOT_LISTED: Final = "not in egress"
+_OWN: Final = "127.0.0.1"  # of the sandbox
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -48,6 +56,20 @@ async def dial(address: str, port: int) -> Streams:
     return await asyncio.open_connection(address, port, limit=CHUNK_BYTES)
 
 
+class Listeners(msgspec.Struct, frozen=True, kw_only=True):
+    """Sockets inside: for names, for proxy requests, and for programs that know no proxy. Without `proxy` there is no
+    network, and names are only taken down."""
+
+    names: socket.socket
+    proxy: socket.socket | None = None
+    direct: tuple[socket.socket, ...] = ()
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    status: str
+    text: str
+
+
 class Egress:
     def __init__(
         self,
@@ -57,24 +79,44 @@ class Egress:
         resolve: Resolve = resolve,
         dial: Dial = dial,
     ) -> None:
-        """`denied` hears the host, the port and why, of every refusal."""
+        """`denied` hears the host, the port and why, of every refusal; port 0: only its name was asked for."""
         self._entries = tuple(entries)
         self._denied = denied
         self._resolve = resolve
         self._dial = dial
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._under_way: set[asyncio.Task[None]] = set()
+        self._ports = direct_ports(self._entries)
+        self._names = SandboxNames(self._may_reach, self._on_name_denied)
 
-    async def start(self, listener: socket.socket) -> None:
-        self._server = await asyncio.start_server(self._on_accepted, sock=listener, limit=HEAD_BYTES_MAX)
+    async def start(self, listeners: Listeners) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_datagram_endpoint(lambda: self._names, sock=listeners.names)
+        if listeners.proxy is not None:
+            await self._listen(listeners.proxy, self._serve)
+        for each in listeners.direct:
+            await self._listen(each, self._serve_direct)
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        self._names.close()
+        for server in self._servers:
+            server.close()
         for task in self._under_way:
             task.cancel()
 
-    async def _on_accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _listen(self, listener: socket.socket, serve: Callable[..., Awaitable[None]]) -> None:
+        on_accepted = partial(self._on_accepted, serve)
+        self._servers.append(await asyncio.start_server(on_accepted, sock=listener, limit=HEAD_BYTES_MAX))
+
+    def _may_reach(self, host: str) -> bool:
+        return any(permits(host, port, self._entries) for port in self._ports)
+
+    def _on_name_denied(self, host: str) -> None:
+        self._denied(host, 0, NOT_LISTED if self._entries else NO_NETWORK)
+
+    async def _on_accepted(
+        self, serve: Callable[..., Awaitable[None]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  (the loop made one for us)
         if len(self._under_way) >= CONNECTIONS_MAX:
@@ -82,7 +124,7 @@ class Egress:
             return
         self._under_way.add(task)
         try:
-            await self._serve(reader, writer)
+            await serve(reader, writer)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass  # one of the two ends went away
         finally:
@@ -94,46 +136,56 @@ class Egress:
             async with asyncio.timeout(HEAD_S):
                 head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            await _answer(writer, "431 Request Header Fields Too Large", "the request's head is too long")
+            await _answer(writer, _Refusal("431 Request Header Fields Too Large", "the request's head is too long"))
             return
         asked = read_head_untrusted(head)
         if isinstance(asked, Malformed):
-            await _answer(writer, "400 Bad Request", asked.why)
+            await _answer(writer, _Refusal("400 Bad Request", asked.why))
             return
-        addresses = await self._permitted_addresses(asked, writer)
-        if not addresses:
-            return
-        there = await self._reach(addresses, asked.port)
-        if there is None:
-            await _answer(writer, "502 Bad Gateway", f"{asked.host} does not answer")
-            return
-        await _join((reader, writer), there, asked)
+        there = await self._reached(asked)
+        if isinstance(there, _Refusal):
+            await _answer(writer, there)
+        else:
+            await _join((reader, writer), there, asked)
 
-    async def _permitted_addresses(self, asked: ProxyRequest, writer: asyncio.StreamWriter) -> Sequence[str]:
-        """The addresses to try; none when it was answered already."""
+    async def _serve_direct(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Where it wants to go says the address that it came to."""
+        address, port = writer.get_extra_info("sockname")[:2]
+        host = self._names.host_at(address)
+        if host is None and address == _OWN:
+            host = "localhost"
+        there = await self._reached(ProxyRequest(host=host, port=port, head=b"")) if host is not None else None
+        if there is None or isinstance(there, _Refusal):
+            writer.transport.abort()
+        else:
+            await _join((reader, writer), there, ProxyRequest(host=host or "", port=port, head=b""))
+
+    async def _reached(self, asked: ProxyRequest) -> Streams | _Refusal:
+        addresses = await self._permitted_addresses(asked)
+        if isinstance(addresses, _Refusal):
+            return addresses
+        there = await self._reach(addresses, asked.port)
+        return there or _Refusal("502 Bad Gateway", f"{asked.host} does not answer")
+
+    async def _permitted_addresses(self, asked: ProxyRequest) -> Sequence[str] | _Refusal:
+        """The addresses to try."""
         permit = permits(asked.host, asked.port, self._entries)
         if permit is None:
-            await self._refuse(writer, asked, "not in egress")
-            return ()
+            return self._refuse(asked, NOT_LISTED)
         try:
             addresses = await self._resolve(asked.host, asked.port)
         except (OSError, UnicodeError):
-            await _answer(writer, "502 Bad Gateway", f"{asked.host} cannot be resolved")
-            return ()
+            return _Refusal("502 Bad Gateway", f"{asked.host} cannot be resolved")
         if permit is not Permit.NAMED and not all(scope_of(each) is Scope.PUBLIC for each in addresses):
-            await self._refuse(
-                writer, asked, "it leads to a private address, and egress does not name it to the letter"
-            )
-            return ()
+            return self._refuse(asked, "it leads to a private address, and egress does not name it to the letter")
         if not names_this_machine(asked.host) and any(scope_of(each) is Scope.MACHINE for each in addresses):
             # The owner of the name could otherwise reach every endpoint of this machine, the node's own included.
-            await self._refuse(writer, asked, "it leads to this machine, which egress names as localhost or by address")
-            return ()
+            return self._refuse(asked, "it leads to this machine, which egress names as localhost or by address")
         return addresses
 
-    async def _refuse(self, writer: asyncio.StreamWriter, asked: ProxyRequest, why: str) -> None:
+    def _refuse(self, asked: ProxyRequest, why: str) -> _Refusal:
         self._denied(asked.host, asked.port, why)
-        await _answer(writer, "403 Forbidden", f"egress_denied: {asked.host}: {why}")
+        return _Refusal("403 Forbidden", f"egress_denied: {asked.host}: {why}")
 
     async def _reach(self, addresses: Sequence[str], port: int) -> Streams | None:
         for address in addresses:
@@ -143,10 +195,10 @@ class Egress:
         return None
 
 
-async def _answer(writer: asyncio.StreamWriter, status: str, text: str) -> None:
-    body = f"{text}\n".encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    writer.write(head.encode() + body)
+async def _answer(writer: asyncio.StreamWriter, refusal: _Refusal) -> None:
+    body = f"{refusal.text}\n".encode()
+    fields = f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    writer.write(f"HTTP/1.1 {refusal.status}\r\n{fields}".encode() + body)
     await writer.drain()
 
 

@@ -53,6 +53,14 @@ class Registration(Struct, frozen=True, kw_only=True):
     dropped_notifications: Annotated[int, Meta(description="Notifications of it that were dropped.")]
 
 
+class DeniedHost(Struct, frozen=True, kw_only=True):
+    """A host that a sandboxed server wanted to reach and may not."""
+
+    place: Annotated[str, Meta(description="The host, with its port where that is known.")]
+    why: Annotated[str, Meta(description="Why it may not.")]
+    remedy: Annotated[str, Meta(description="How an operator permits it.")]
+
+
 class HeldToken(Struct, frozen=True, kw_only=True):
     """What may be seen of the token towards a server."""
 
@@ -103,6 +111,7 @@ class Link(Struct, frozen=True, kw_only=True):
     unsent: Annotated[int, Meta(description="Our answers, cancellations and notices that did not arrive.")] = 0
     pid: Annotated[int | None, Meta(description="Its process, if this node started it.")] = None
     sandbox: Annotated[bool | None, Meta(description="Whether it runs in a sandbox; null: not started here.")] = None
+    denied: Annotated[tuple[DeniedHost, ...], Meta(description="Hosts that its sandbox kept it from.")] = ()
     stderr_lines: Annotated[int, Meta(description="Lines it wrote to stderr.")] = 0
     last_words: Annotated[str | None, Meta(description="The last line on its stderr, where it is gone.")] = None
     hops: Annotated[int, Meta(description="Hops to its farthest tool.")] = 1

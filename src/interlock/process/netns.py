@@ -1,17 +1,19 @@
-"""A listening socket inside the network namespace of another process, held by this one. Linux only.
+"""Sockets inside the network namespace of another process, held by this one. Linux only.
 
-A socket stays in the namespace in which it was made. So a short-lived helper process enters the namespace, listens
-on its loopback interface and hands the socket over: what connects there reaches us, and there is no other way
-out. A helper process, because entering a user namespace needs a process with one thread (setns(2)).
+A socket stays in the namespace in which it was made. So a short-lived helper process enters the namespace, binds
+sockets there and hands them over: what connects to them reaches us, and there is no other way out. A helper process,
+because entering a user namespace needs a process with one thread (setns(2)).
 """
 
 import contextlib
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Final
 
-PORT: Final = 3128  # nothing else listens in a namespace of its own
+import msgspec
+
 HELPER_S: Final = 10.0
 
 # As the owner of the user namespace we may do anything in it, and so enter the network that belongs to it. FREEBIND:
@@ -27,25 +29,37 @@ owner = fcntl.ioctl(network, 0xb701)
 if os.fstat(owner).st_ino != os.stat("/proc/self/ns/user").st_ino:
     enter(owner, 0x10000000)
 enter(network, 0x40000000)
-inside = socket.socket()
-inside.setsockopt(socket.IPPROTO_IP, 15, 1)
-inside.bind(("127.0.0.1", PORT))
-inside.listen(128)
-socket.send_fds(socket.socket(fileno=0), [b"+"], [inside.fileno()])
+made = []
+for place in sys.argv[2:]:
+    kind, host, port = place.split(" ")
+    inside = socket.socket(type=socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+    inside.setsockopt(socket.IPPROTO_IP, 15, 1)
+    inside.bind((host, int(port)))
+    if kind == "tcp":
+        inside.listen(128)
+    made.append(inside)
+socket.send_fds(socket.socket(fileno=0), [b"+"], [each.fileno() for each in made])
 """
+
+
+class Place(msgspec.Struct, frozen=True):
+    kind: str  # tcp or udp
+    host: str
+    port: int
 
 
 class NamespaceClosed(Exception):
     """The namespace cannot be entered; the message says why."""
 
 
-def listen_inside(pid: int) -> socket.socket:
-    """On 127.0.0.1:PORT of the process's network namespace. Blocks for some tens of milliseconds."""
+def listen_inside(pid: int, places: Sequence[Place]) -> list[socket.socket]:
+    """Sockets of the process's network namespace, in the order of `places`. Blocks for some tens of milliseconds."""
     ours, theirs = socket.socketpair()
+    words = [f"{place.kind} {place.host} {place.port}" for place in places]
     with ours, theirs:
         try:
             ended = subprocess.run(
-                [sys.executable, "-I", "-S", "-c", _HELPER.replace("PORT", str(PORT)), str(pid)],
+                [sys.executable, "-I", "-S", "-c", _HELPER, str(pid), *words],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -59,7 +73,8 @@ def listen_inside(pid: int) -> socket.socket:
             raise NamespaceClosed(words[-1] if words else f"exit code {ended.returncode}")
         ours.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
-            if descriptors:
-                return socket.socket(fileno=descriptors[0])
+            _, descriptors, _, _ = socket.recv_fds(ours, 1, len(places))
+            made = [socket.socket(fileno=each) for each in descriptors]
+            if len(made) == len(places):
+                return made
     raise NamespaceClosed("no socket came out of it")

@@ -23,6 +23,8 @@ ENTRY: Final = re.compile(
     r"(?::(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?",
     re.ASCII,
 )
+WEB_PORTS: Final = (80, 443)
+PORTS_MAX: Final = 32  # that a program without a proxy can be met on
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_][a-z0-9_-]{0,62})*\.?", re.ASCII)
 _AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/@\[\]]+))(?::([0-9]{1,5}))?", re.ASCII)
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,40}) ([!-~]+) HTTP/1\.([01])")
@@ -61,6 +63,15 @@ def permits(host: str, port: int, entries: Iterable[str]) -> Permit | None:
     if is_address(host):
         return None
     return Permit.WILD if any(each.startswith("*.") and host.endswith(each[1:]) for each in listed) else None
+
+
+def direct_ports(entries: Iterable[str]) -> tuple[int, ...]:
+    """Where programs that know no proxy are met: at the ports of the web, and at those that entries say."""
+    entries = tuple(entries)
+    if not entries:
+        return ()
+    said = (int(port) for _, port in map(_parted, entries) if port)
+    return tuple(dict.fromkeys((*WEB_PORTS, *said)))[:PORTS_MAX]
 
 
 def port_of(url: SplitResult) -> int:

@@ -71,6 +71,7 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
 from interlock.runtime.calls.caller import Asking, Caller
 from interlock.runtime.calls.guard import Admitted
+from interlock.runtime.calls.noted_sink import add_note
 from interlock.runtime.calls.refusals import BUSY
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
@@ -80,6 +81,7 @@ from interlock.runtime.links.noise import BANNER_MAX, GARBAGE_MAX, Noise, maybe_
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
 from interlock.runtime.links.request_meta import rewrite_meta
 from interlock.runtime.links.waiting_calls import SuspendedCalls, maybe_speaking
+from interlock.runtime.sandbox.denied_host import DeniedHost
 
 log = logging.getLogger("interlock.links")
 
@@ -87,6 +89,11 @@ MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
 ID_DIGITS_MAX: Final = 18  # of a request of ours
 ONE_FOR_ALL: Final = frozenset(("stdio", "websocket"))  # no request has a stream of its own that could be closed
 _RESULT: Final = b'"result":'
+DENIED_MAX: Final = 64  # hosts that are kept to be shown
+_SOMETHING_DENIED: Final = (
+    "Interlock: egress_denied: this server wanted to reach a host that it may not while this call was under way;"
+    " interlock links logs {} names it"
+)
 BATCH_MAX: Final = 1000  # messages of one batch of a server
 CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
 
@@ -122,6 +129,7 @@ class ConnectedLink(Link):
         self.connection = 0  # counts greetings: what a server remembers may end with one
         self.renewable = False  # whether we can get another credential when the server refuses ours
         self.refused: list[tuple[Call, Undelivered]] = []
+        self.denied: dict[str, DeniedHost] = {}  # hosts that this start of its server wanted to reach and may not
         self.doubled: dict[bytes, dict[int, int]] | None = None  # resource -> updates told by each of two subscriptions
         self._vendor_meta = vendor_meta
         self._last_id = 0
@@ -553,6 +561,19 @@ class ConnectedLink(Link):
         if self.unsent == self._unsent_told:
             log.warning("link %s: a message was not delivered: %s; more are counted", self.segment, what.detail)
         self.unsent += 1
+
+    def on_host_denied(self, denied: DeniedHost) -> None:
+        """The sandbox kept the server from a host: the call that waits is told. Where several wait, none is told of the
+        host, which may be another's matter."""
+        if len(self.denied) < DENIED_MAX:
+            self.denied.setdefault(denied.place, denied)
+        call = self.whose(None)
+        if isinstance(call, Call):
+            call.sink = add_note(call.sink, f"Interlock: {denied.text}")
+            return
+        for call in self.in_flight.values():
+            if isinstance(call, Call):
+                call.sink = add_note(call.sink, _SOMETHING_DENIED.format(self.segment))
 
     def on_pipe_lost(self, reason: str) -> None:
         self.events.on_pipe_lost(self, reason)

@@ -264,7 +264,8 @@ class Connector:
         if sandboxes is None:
             raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
         command = Command(argv=argv, env=env, cwd=cwd or plan.home)
-        return await sandboxes.make(self._link.segment, plan, command, self._stderr)
+        self._link.denied.clear()
+        return await sandboxes.make(self._link.segment, plan, command, self._stderr, self._link.on_host_denied)
 
     def _remark(self) -> str:
         pipe = self._link.pipe

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from interlock.operator_api.links import (
+    DeniedHost,
     HeldToken,
     LinkLog,
     Links,
@@ -29,6 +30,7 @@ from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.catalog.subtree import below
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
@@ -94,7 +96,7 @@ class LinkOperations:
     def _link(self, keeper: Keeper) -> LinkView:
         link = keeper.link
         own = [one for one in self._keepers.values() if isinstance(one, OwnKeeper) and one.link.shared is link]
-        links: list[Link] = [link, *(one.link for one in own)]
+        links = [link, *(one.link for one in own)]
         facts = link.facts
         namespace = self._catalog.namespace
         items = next((s for s in namespace.link_items if s.link is link), None)
@@ -124,6 +126,7 @@ class LinkOperations:
             unsent=link.unsent,  # answers, cancellations and notices of ours that did not arrive
             pid=link.pid,
             sandbox=link.sandboxed,
+            denied=_denied_hosts(links),
             stderr_lines=keeper.stderr.count,
             last_words=_last_words(keeper) if link.standing.state in _GONE else None,
             hops=max((route.hops for route in items.tools), default=1) if items else 1,
@@ -199,6 +202,11 @@ def masked_session(session_id: str) -> str:
 def _last_words(keeper: Keeper) -> str | None:
     said = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
     return next(filter(None, said), None)
+
+
+def _denied_hosts(links: Iterable[ConnectedLink]) -> tuple[DeniedHost, ...]:
+    found = {place: one for link in links for place, one in link.denied.items()}
+    return tuple(DeniedHost(place=place, why=one.why, remedy=one.remedy) for place, one in found.items())
 
 
 def _held(keeper: Keeper) -> HeldToken | None:

@@ -20,14 +20,16 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import DriversPlan, LimitsPlan, Plan, SandboxPlan, ServerPlan
-from interlock.net.egress_proxy import Egress
+from interlock.net.egress_proxy import Egress, Listeners
 from interlock.process.child import Child
 from interlock.process.launch import child_environment, program
-from interlock.process.netns import PORT, NamespaceClosed, listen_inside
+from interlock.process.netns import NamespaceClosed, Place, listen_inside
 from interlock.process.stderr import StderrRing
+from interlock.protocol.net.egress import direct_ports
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Entry
 from interlock.runtime.sandbox.bubblewrap import bubblewrap
+from interlock.runtime.sandbox.denied_host import DeniedHost, remedy
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.limits import Limits, descendants
 from interlock.runtime.sandbox.link_roots import LinkRoots
@@ -43,10 +45,17 @@ log = logging.getLogger("interlock.sandbox")
 OPEN_S: Final = 10.0  # for bubblewrap to say which process is inside
 INFO_BYTES_MAX: Final = 4096
 DENIED_HOSTS_MAX: Final = 64  # written to the audit log, of one start; a server may think up any number of hosts
-PROXY: Final = f"http://127.0.0.1:{PORT}"
+PROXY_PORT: Final = 3128  # nothing else listens in a namespace of its own
+DNS_PORT: Final = 53
+PROXY: Final = f"http://127.0.0.1:{PROXY_PORT}"
 PROXY_KEYS: Final = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy")
 WORKSPACE_RULES: Final = ("interlock.toml", ".drivers", ".tools", ".secrets", ".devices")
-OWN_FILES: Final = {"hosts": "127.0.0.1 localhost\n::1 localhost\n"}  # of /etc; passwd and group are made
+OWN_FILES: Final = {  # of /etc; passwd and group are made
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n",
+    "resolv.conf": "nameserver 127.0.0.1\n",
+}
+
+TellDenied = Callable[[DeniedHost], None]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +64,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     env: Mapping[str, str]  # as declared, with secrets
     cwd: Path
-
-
-def _remedy(segment: str, host: str) -> str:
-    """The command that permits the host. Links of drivers are called ID@MAJOR."""
-    segment, _, _ = segment.partition("+")
-    driver, is_driver, _ = segment.partition("@")
-    return f"interlock drivers allow {driver} {host}" if is_driver else f"egress of [servers.{segment}] permits it"
 
 
 def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
@@ -126,8 +128,16 @@ class Sandboxes:
     def private(self) -> tuple[Path, ...]:
         return self._protected.private
 
-    async def make(self, segment: str, plan: SandboxPlan, command: Command, stderr: StderrRing) -> "Sandbox":
-        """Raises SandboxFailed, ChildStartFailed."""
+    async def make(
+        self,
+        segment: str,
+        plan: SandboxPlan,
+        command: Command,
+        stderr: StderrRing,
+        tell_denied: TellDenied | None = None,
+    ) -> "Sandbox":
+        """`tell_denied` hears every refusal of a host; the record and `stderr` each host once. Raises SandboxFailed,
+        ChildStartFailed."""
         home = plan.home.absolute()
         self._living[home] += 1
         try:
@@ -140,8 +150,8 @@ class Sandboxes:
             self._living[home] -= 1
             raise
 
-        def on_denied(host: str, port: int, why: str) -> None:
-            text = f"egress_denied: {host}:{port}: {why}; {_remedy(segment, host)}"
+        def record_denied(denied: DeniedHost) -> None:
+            text = denied.text
             stderr.feed(f"interlock: {text}\n".encode())
             who = f"server:{segment}"
             self._record((self._clock.wall(), who, "egress", "egress", segment, None, "refused", "refused", 0.0, text))
@@ -152,7 +162,7 @@ class Sandboxes:
         def watch(child: Child) -> Limits:
             return Limits(plan, self._limits(), self._living.total, child.pid or 0, child.end)
 
-        return Sandbox(segment, plan, made, watch, on_denied, on_closed, stderr)
+        return Sandbox(segment, plan, made, watch, record_denied, tell_denied, on_closed, stderr)
 
     def _prepare(
         self, plan: SandboxPlan, command: Command, others: Sequence[ServerPlan], *, alone: bool
@@ -237,7 +247,8 @@ class Sandbox:
         plan: SandboxPlan,
         made: _Prepared,
         watch: Callable[[Child], Limits],
-        denied: Callable[[str, int, str], None],
+        record_denied: TellDenied,
+        tell_denied: TellDenied | None,
         closed: Callable[[], None],
         stderr: StderrRing,
     ) -> None:
@@ -246,8 +257,9 @@ class Sandbox:
         self._segment = segment
         self._plan = plan
         self._watch = watch
-        self._denied = denied
-        self._told: set[tuple[str, int]] = set()
+        self._record_denied = record_denied
+        self._tell_denied = tell_denied
+        self._denied: dict[tuple[str, int], DeniedHost] = {}
         self._unseen = made.unseen
         self._egress: Egress | None = None
         self._limits: Limits | None = None
@@ -260,13 +272,11 @@ class Sandbox:
             self._theirs.append(_in_memory(refused))
             words += ("--seccomp", str(self._theirs[-1]))  # AIP-security-1
         self._identities = made.identities
-        if (
-            plan.egress or made.identities
-        ):  # bwrap says who is inside, and waits until we have looked and listened there
-            (told, tell), (wait, go) = os.pipe(), os.pipe()
-            self._theirs += (tell, wait)
-            self._ours += (told, go)
-            words += ("--info-fd", str(tell), "--block-fd", str(wait))
+        (told, tell), (wait, go) = os.pipe(), os.pipe()
+        self._theirs += (tell, wait)
+        self._ours += (told, go)
+        # bwrap says who is inside, and waits until we have looked and listened there.
+        words += ("--info-fd", str(tell), "--block-fd", str(wait))
         self.argv = (made.program, *words, "--", *made.argv)
 
     @property
@@ -279,6 +289,8 @@ class Sandbox:
         last = self._stderr.tail(1)
         if last and last[0].text.startswith("bwrap: "):
             return f" ({last[0].text})"
+        if self._denied:
+            return f"; {next(iter(self._denied.values())).text}"
         if not self._unseen:
             return ""
         paths = ", ".join(self._unseen[:3])
@@ -288,8 +300,7 @@ class Sandbox:
         """Raises SandboxFailed."""
         _close_all(self._theirs)
         self._pid = child.pid or 0
-        if self._ours:
-            await self._enter()
+        await self._enter()
         self._limits = self._watch(child)
 
     def terminate(self) -> None:
@@ -319,8 +330,7 @@ class Sandbox:
             async with asyncio.timeout(OPEN_S):
                 inside = await asyncio.to_thread(_read_child_pid, told)
                 await asyncio.to_thread(check_mounts, inside, self._identities)
-                if self._plan.egress:
-                    await self._open_egress(inside)
+                await self._open_egress(inside)
         except msgspec.DecodeError:
             return  # it ended before a process was inside, and its last words say why
         except TimeoutError as failed:
@@ -339,25 +349,39 @@ class Sandbox:
                 os.kill(pid, signal.SIGKILL)
 
     async def _open_egress(self, inside: int) -> None:
+        """Without hosts that it may reach there is only its name server, which tells what it wanted to reach."""
+        entries = self._plan.egress
+        places = [Place("udp", "127.0.0.1", DNS_PORT)]
+        if entries:
+            places.append(Place("tcp", "127.0.0.1", PROXY_PORT))
+        places += [Place("tcp", "0.0.0.0", port) for port in direct_ports(entries) if port != PROXY_PORT]  # noqa: S104
         try:
-            listener = await asyncio.to_thread(listen_inside, inside)
+            sockets = await asyncio.to_thread(listen_inside, inside, places)
         except NamespaceClosed as failed:
             if not any(descendants(self._pid)):
+                return
+            if not entries:
+                log.warning("link %s: what it tries to reach cannot be told (%s)", self._segment, failed)
                 return
             why = str(failed) + self.remark
             raise SandboxFailed(
                 "sandbox_unavailable", f"its network cannot be reached to filter it ({why})"
             ) from failed
-        self._egress = Egress(self._plan.egress, self._note_denied)
-        await self._egress.start(listener)
+        self._egress = Egress(entries, self._note_denied)
+        names, proxy, direct = sockets[0], sockets[1] if entries else None, tuple(sockets[2:])
+        await self._egress.start(Listeners(names=names, proxy=proxy, direct=direct))
 
     def _note_denied(self, host: str, port: int, why: str) -> None:
-        if (host, port) in self._told or len(self._told) > DENIED_HOSTS_MAX:
+        denied = DeniedHost(host=host, port=port, why=why, remedy=remedy(self._segment, self._plan.egress, host))
+        if self._tell_denied is not None:
+            self._tell_denied(denied)
+        if (host, port) in self._denied or len(self._denied) > DENIED_HOSTS_MAX:
             return
-        log.warning("link %s: egress_denied: %s:%d: %s", self._segment, host, port, why)
-        self._told.add((host, port))
-        last = len(self._told) > DENIED_HOSTS_MAX
-        self._denied(host, port, f"{why}; further hosts are not written down" if last else why)
+        log.warning("link %s: egress_denied: %s: %s", self._segment, denied.place, why)
+        self._denied[host, port] = denied
+        if len(self._denied) > DENIED_HOSTS_MAX:
+            denied = msgspec.structs.replace(denied, why=f"{why}; further hosts are not written down")
+        self._record_denied(denied)
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -49,7 +49,8 @@ def advice(stood: TrialResult, server: Mapping[str, Any], beside: Sequence[str] 
     if stood.installed is None:
         return f"{_of_install(stood.reason or '', str(server.get('kind')))}; {NOTHING}"
     if stood.denied:
-        return f"it tried to reach what its sandbox does not allow ({stood.denied[0]}): --egress HOST allows a host"
+        place = stood.denied[0]
+        return f"it tried to reach {place}, which its sandbox does not allow: --egress {place} allows it"
     if stood.state is DriverState.UNAUTHED:
         return "--secret NAME, or --header 'Authorization=Bearer …', gives it a credential; it is kept in the store"
     if server.get("kind") == "remote":

@@ -54,7 +54,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     transport: str = ""
     installed: Installed | None = None
     last_words: tuple[str, ...] = ()
-    denied: tuple[str, ...] = ()  # what its sandbox kept it from reaching
+    denied: tuple[str, ...] = ()  # hosts that its sandbox kept it from reaching, with ports where these are known
 
     @property
     def is_up(self) -> bool:
@@ -166,7 +166,7 @@ class TrialRunner:
     def _on_record(self, entry: Entry) -> None:
         text = entry[-1]
         if isinstance(text, str):
-            self._denied.append(text)
+            self._denied.append(text.removeprefix("egress_denied: ").partition(": ")[0])
 
 
 class _TrialEvents(LinkEvents):

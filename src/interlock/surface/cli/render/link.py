@@ -66,6 +66,9 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     if link.stderr_lines:
         said = f"{count(link.stderr_lines, 'line')}: interlock links logs {one_line(link.segment)}"
         lines += labelled_lines("stderr", said, width)
+    for number, denied in enumerate(link.denied):
+        text = f"{one_line(denied.place)}: {one_line(denied.why)}; {one_line(denied.remedy)}"
+        lines += labelled_lines("kept from" if number == 0 else "", text, width, style="yellow")
     if link.since:
         lines += labelled_lines("since", local_time(link.since), width)
     for number, withheld in enumerate(link.withheld):

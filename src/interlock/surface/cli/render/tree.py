@@ -34,6 +34,7 @@ _ASCII_SIGNS = {"ready": "*", "connecting": ".", "slow": "~", "degraded": "~", "
 GONE = ("degraded", "failed")
 
 SEGMENT_WIDTH_MIN = 8
+DENIED_SHOWN = 3
 BRANCH_WIDTH = 5
 
 
@@ -158,6 +159,12 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
             remarks.append(Text(shortened_line(f"it wrote: {one_line(link.last_words)}", width), style="dim"))
         said = f"what it wrote: interlock links logs {one_line(link.segment)}"
         remarks += [Text(line, style="dim") for line in _wrapped_lines(said, width)]
+    for denied in link.denied[:DENIED_SHOWN]:
+        text = f"kept from {one_line(denied.place)}: {one_line(denied.why)}; {one_line(denied.remedy)}"
+        remarks += [Text(line, style="yellow") for line in _wrapped_lines(text, width)]
+    if len(link.denied) > DENIED_SHOWN:
+        rest = count(len(link.denied) - DENIED_SHOWN, "more host")
+        remarks.append(Text(shortened_line(f"{rest}: interlock status {link.segment}", width), style="yellow"))
     if link.own:
         owners = len({one.principal for one in link.own})
         told = f"{count(len(link.own), 'link')} of clients' own, of {count(owners, 'principal')}"
