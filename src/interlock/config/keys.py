@@ -250,6 +250,12 @@ _MCP = keys_of(
         example=3600,
         help="After how many idle seconds a client's session ends.",
     ),
+    Key(
+        name="list_wait_s",
+        kind=Seconds(low=0, high=600),
+        example=30,
+        help="How long lists wait for servers that were just started; then they name what is missing.",
+    ),
 )
 
 _AX = keys_of(

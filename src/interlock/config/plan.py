@@ -100,6 +100,7 @@ class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
     meta_pass: Literal["vendor", "none"] = "vendor"  # noqa: S105
     latency_meta: bool = False
     session_idle_s: float = 1800
+    list_wait_s: float = 10
 
 
 class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -96,4 +96,5 @@ META_SERVER: Final = "io.modelcontextprotocol/serverInfo"
 META_TASK: Final = "io.modelcontextprotocol/related-task"
 
 EXTENSION: Final = "dev.interlock/ax"
+META_MISSING: Final = "dev.interlock/missing"  # of a list: the servers that are not there
 TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"

@@ -1,5 +1,6 @@
 """The operation `introspect`: what a caller may call, listed, searched, paged and explained."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Raw
@@ -22,6 +23,7 @@ from interlock.runtime.aql.adapter import AqlAdapter
 from interlock.runtime.aql.answers import Answered
 from interlock.runtime.aql.operation_index import Entry, OperationIndex
 from interlock.runtime.calls.caller import Caller
+from interlock.runtime.dispatch.arrivals import MissingServer
 
 NAME_SHOWN_MAX: Final = 100
 SUGGESTED_MAX: Final = 3
@@ -32,7 +34,9 @@ class Introspection:
     def __init__(self, adapter: AqlAdapter) -> None:
         self._adapter = adapter
 
-    def answer(self, caller: Caller, request: Request, endpoints: Endpoints) -> Answered:
+    def answer(
+        self, caller: Caller, request: Request, endpoints: Endpoints, missing: Sequence[MissingServer]
+    ) -> Answered:
         query = read_query(request, strict=self._adapter.plan.aql.strict_mode)
         if isinstance(query, Failure):
             return Answered(failure=query)
@@ -44,7 +48,10 @@ class Introspection:
             if entry is None:
                 return Answered(data={"operation": None}, blocks=_suggestion(query.name, index.near(query.name)))
             return Answered(data={"operation": operation_details(entry.operation, endpoints)})
-        return Answered(data=self._operations(caller, index, query, endpoints))
+        data = self._operations(caller, index, query, endpoints)
+        if missing:
+            data["_protocol"]["missing_servers"] = [{"server": one.server, "state": one.state} for one in missing]
+        return Answered(data=data)
 
     def _operations(self, caller: Caller, index: OperationIndex, query: Query, endpoints: Endpoints) -> dict[str, Any]:
         protocol = self._adapter.protocol(endpoints, caller, index)

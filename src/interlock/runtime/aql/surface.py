@@ -45,6 +45,7 @@ from interlock.runtime.aql.quotas import Quotas
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Sink, ViewKey
 from interlock.runtime.catalog.catalog import View
+from interlock.runtime.dispatch.arrivals import ArrivingCall
 from interlock.runtime.dispatch.dispatch import Dispatch
 
 _EMPTY: Final = Raw(b"{}")
@@ -172,6 +173,12 @@ class AqlSurface:
     ) -> Call:
         index = self.adapter.index(caller)
         entry = index.by_name.get(request.operation)
+        if entry is None or request.operation == INTROSPECT:
+            arrivals, now = self.dispatch.arrivals, self.adapter.clock.now()
+            later = ArrivingCall(caller, client_id, TOOLS_CALL, params, meta, sink, now, self.dispatch)
+            make = partial(self.begin, caller, client_id, params, meta, sink, request, tool, deliver)
+            if arrivals.postpone(later, make):
+                return later
         if entry is None:  # AQL-8.5.2-1
             because = _LOOP_OFF if request.operation in _LOOP_OPERATIONS else ""
             unknown = unknown_operation(request.operation, index.near(request.operation), because=because)
@@ -187,7 +194,7 @@ class AqlSurface:
                 call = self._new(caller, client_id, params, meta, sink, INTROSPECT)
                 self._native.answer_later(call, self._introspect_settled(caller, request), deliver)
                 return call
-            answered = self._introspection.answer(caller, request, self.adapter.endpoints(self._mode))
+            answered = self._introspect(caller, request)
             return self._own(caller, client_id, params, meta, sink, answered, deliver, target=INTROSPECT)
         checked = self._check(caller, entry, request)
         if isinstance(checked, Failure):
@@ -214,7 +221,11 @@ class AqlSurface:
     async def _introspect_settled(self, caller: Caller, request: Request) -> Answered:
         """When the AQL servers below have said what they have: a first list shows operations, not their tools."""
         await self.adapter.lifted.settle()
-        return self._introspection.answer(caller, request, self.adapter.endpoints(self._mode))
+        return self._introspect(caller, request)
+
+    def _introspect(self, caller: Caller, request: Request) -> Answered:
+        missing = self.dispatch.arrivals.missing(self.view(caller.key))
+        return self._introspection.answer(caller, request, self.adapter.endpoints(self._mode), missing)
 
     def _misplaced(self, entry: Entry, tool: EndpointTool) -> Failure | None:
         endpoints = self.adapter.endpoints(self._mode)

@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -30,6 +31,7 @@ from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.ax")
 
+CONNECTING: Final = "connecting"
 UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # a line that waits in a buffer does not arrive
 STARTED_BY_US: Final = "INTERLOCK_AX"  # how a subserver knows that its aggregator is at its standard input
 
@@ -122,6 +124,7 @@ class ChildSupervisor:
         self._connector_parts = connector_parts
         self._raised: dict[str, tuple[ChildPlan, asyncio.Task[None]]] = {}  # by segment
         self.waiting: dict[str, Waiting] = {}  # children that are not registered, and why
+        self._changed = asyncio.Event()  # `waiting`
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -129,6 +132,16 @@ class ChildSupervisor:
             if child.segment not in self._raised:
                 task = loop.create_task(self._raise(child), name=f"child {child.segment}")
                 self._raised[child.segment] = child, task
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every child had its first chance to register."""
+        return all(child.state != CONNECTING for child in self.waiting.values())
+
+    async def settle(self) -> None:
+        while not self.is_settled:
+            self._changed.clear()
+            await self._changed.wait()
 
     async def take(self, plan: Plan) -> None:
         """Other children: those that are written as before are not touched."""
@@ -157,10 +170,10 @@ class ChildSupervisor:
                 self._guest(child),
                 self._plan.ax.heartbeat_min_ms,
                 stderr,
-                on_registered=lambda: self.waiting.pop(child.segment, None),
+                on_registered=partial(self._on_registered, child),
             )
             known = self.waiting.get(child.segment)
-            self._note(child, "connecting", known.reason if known is not None else "it has not registered yet")
+            self._note(child, CONNECTING, known.reason if known is not None else "it has not registered yet")
             try:
                 await self._live(child, life)
                 reason = life.reason
@@ -185,7 +198,12 @@ class ChildSupervisor:
         scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
         return RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
 
+    def _on_registered(self, child: ChildPlan) -> None:
+        self.waiting.pop(child.segment, None)
+        self._changed.set()
+
     def _note(self, child: ChildPlan, state: str, reason: str) -> None:
+        self._changed.set()
         known = self.waiting.get(child.segment)
         since = known.since_wall if known is not None else self._connector_parts.clock.wall()
         self.waiting[child.segment] = Waiting(state=state, reason=reason, since_wall=since)

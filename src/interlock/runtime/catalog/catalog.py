@@ -226,6 +226,13 @@ class View:
         part = self._parts.get(link.segment)
         return part is not None and bool(part.tools or part.prompts or link.segment in self._open)
 
+    def may_hold(self, segment: str) -> bool:
+        """Whether tools of this segment, if it had any, could be seen."""
+        if self._key.only is not None:
+            return segment == self._key.only
+        tools, prefix = self._key.tools, self._namespace.prefix(segment)
+        return tools == ("*",) or any(each.startswith(prefix) or fnmatchcase(prefix, each) for each in tools)
+
     def _make_page(self, method: str, era: Era, after: str) -> Page:
         if method in (TOOLS_LIST, PROMPTS_LIST):
             routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes

@@ -4,7 +4,7 @@ One function per routed method; all of them end in `go`. A call that needs no wa
 without a task, a future or a timer of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from interlock.runtime.calls.guard import Guard
 from interlock.runtime.calls.incoming_route import Followed
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog, View
 from interlock.runtime.catalog.routes import Route
+from interlock.runtime.dispatch.arrivals import Arrivals, ArrivingCall
 from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.sender import Sender
@@ -59,6 +60,7 @@ class Dispatch(Sender):
         budgets: Budgets,
         gate: Gate,
         deciding: Deciding,
+        arrivals: Arrivals,
         latency_meta: bool = False,
     ) -> None:
         """`deciding` takes the proofs that clients bring."""
@@ -73,6 +75,7 @@ class Dispatch(Sender):
             availability=availability,
             latency_meta=latency_meta,
         )
+        self.arrivals = arrivals
         self._gate = gate
         self.confirmations = Confirmations(gate, deciding, self, clock, partial(route_check.maybe_route, EVERYTHING))
         self.tasks = Tasks(clock)
@@ -115,6 +118,10 @@ class Dispatch(Sender):
             name = maybe_string(params.get("name"))
             known = view.find_tool(name) if name is not None else None
             if known is None:
+                make = partial(self.call_tool, headers=headers, as_task=as_task, ack=ack)
+                later = self._maybe_later(make, caller, client_id, TOOLS_CALL, params, meta, sink)
+                if later is not None:
+                    return later
                 return self._refuse_unknown_tool(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), name)
             route = known
         arguments = params.get("arguments")
@@ -168,6 +175,22 @@ class Dispatch(Sender):
         self._gate.take_back(call, hold, back)
         return call
 
+    def _maybe_later(
+        self,
+        make: Callable[..., Call],
+        caller: Caller,
+        client_id: bytes,
+        method: str,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+    ) -> Call | None:
+        """A request for what is not listed, while servers have yet to arrive: it is looked at again when they have."""
+        if caller.hop is not None or "requestState" in params:
+            return None
+        call = ArrivingCall(caller, client_id, method, params, meta, sink, self._clock.now(), self)
+        return call if self.arrivals.postpone(call, partial(make, caller, client_id, params, meta, sink)) else None
+
     def _refuse_unknown_tool(self, call: Call, name: str | None) -> Call:
         if name is None:
             return self._invalid(call, "params.name must be a string")
@@ -188,6 +211,9 @@ class Dispatch(Sender):
         name = maybe_string(params.get("name"))
         route = self.view(caller.key).find_prompt(name) if name is not None else None
         if route is None:
+            later = self._maybe_later(self.get_prompt, caller, client_id, PROMPTS_GET, params, meta, sink)
+            if later is not None:
+                return later
             call = self._new(caller, client_id, PROMPTS_GET, params, meta, sink, (name or "")[:255])
             if name is None:
                 return self._invalid(call, "params.name must be a string")
@@ -216,6 +242,9 @@ class Dispatch(Sender):
         target = uri[:255]
         found = self.view(caller.key).find_resource(uri)
         if isinstance(found, list):
+            later = self._maybe_later(self.read_resource, caller, client_id, RESOURCES_READ, params, meta, sink)
+            if later is not None:
+                return later
             call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink, target)
             return self.refuse(call, resource_not_found(uri, found, caller.era))
         link, downstream = found

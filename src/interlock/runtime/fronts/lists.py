@@ -1,6 +1,10 @@
-"""The cache of lists: answered at once from cached bytes, or after a short wait while servers arrive or are reread."""
+"""The cache of lists: answered at once from cached bytes, or after a short wait while servers arrive or are reread.
+
+A list that is answered without a server that is not there names it in its `_meta`.
+"""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,17 +14,20 @@ from interlock.protocol.jsonrpc.codec import decode_string, encode_value
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
 from interlock.protocol.mcp.cursor import decode_cursor_untrusted
 from interlock.protocol.mcp.eras import Era
-from interlock.protocol.mcp.methods import LISTS, META_SERVER, PROMPTS_LIST, TOOLS_LIST
+from interlock.protocol.mcp.methods import LISTS, META_MISSING, META_SERVER, PROMPTS_LIST, TOOLS_LIST
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.catalog import Catalog, View
+from interlock.runtime.dispatch.arrivals import Arrivals, MissingServer
 from interlock.runtime.fronts.server_info import SERVER_INFO, instructions
 from interlock.runtime.links.keeper import Keeper
 
-SETTLE_S: Final = 2.0  # after the start, lists wait this long for servers that are still connecting
-REREAD_S: Final = 1.0  # and this long for lists that are read again because they are old
+log = logging.getLogger("interlock.lists")
+
+REREAD_S: Final = 1.0  # lists that are read again because they are old are waited for this long
+MISSING_TTL_MS: Final = 1000  # of a list without a server that is still connecting
 LEAST_TTL_S: Final = 1.0  # a server that says its list is stale at once is not re-read more often than this
 KIND: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts"}
 
@@ -31,13 +38,15 @@ SERVER_META: Final = encode_value({META_SERVER: SERVER_INFO})
 class ListCache:
     unchanging: frozenset[str] = frozenset()
 
-    def __init__(self, catalog: Catalog, keepers: Mapping[str, Keeper], clock: Clock, list_ttl_s: float) -> None:
+    def __init__(
+        self, catalog: Catalog, keepers: Mapping[str, Keeper], arrivals: Arrivals, clock: Clock, list_ttl_s: float
+    ) -> None:
         self._catalog = catalog
         self._keepers = keepers
+        self._arrivals = arrivals
         self._clock = clock
         self._ttl_s = list_ttl_s
-        self._started = clock.now()
-        self._settled = False
+        self._missing: Sequence[MissingServer] = ()  # when last said in the log
         self._tasks = BackgroundTasks()
 
     def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Fault:
@@ -55,16 +64,29 @@ class ListCache:
         page = view.page(method, era, after)
         more = b"" if page.next_cursor is None else b',"nextCursor":%b' % encode_value(page.next_cursor)
         member = LISTS[method].encode()
+        missing = self._arrivals.missing(view)
+        if missing:
+            self._note_missing(missing)
         if era is Era.LEGACY:
+            if missing:
+                more += b',"_meta":%b' % encode_value({META_MISSING: missing})
             return b'{"%b":%b%b}' % (member, page.items, more)
+        ttl_ms = self._ttl_ms(view.ttl_s)
+        if any(one.state == LinkState.CONNECTING.value for one in missing):
+            ttl_ms = min(ttl_ms, MISSING_TTL_MS)
         return b'{"resultType":"complete","%b":%b%b,"ttlMs":%d,"cacheScope":"%b","_meta":%b}' % (
             member,
             page.items,
             more,
-            self._ttl_ms(view.ttl_s),
+            ttl_ms,
             b"private" if view.private else b"public",
-            SERVER_META,
+            encode_value({META_SERVER: SERVER_INFO, META_MISSING: missing}) if missing else SERVER_META,
         )
+
+    def _note_missing(self, missing: Sequence[MissingServer]) -> None:
+        if missing != self._missing:
+            self._missing = missing
+            log.info("lists are without %s", ", ".join(f"{one.server} ({one.state})" for one in missing))
 
     def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
         return None
@@ -74,7 +96,7 @@ class ListCache:
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:
         """Calls `then` as soon as the lists are fresh, at once or within a bound."""
-        waits = self._waits(KIND.get(method, "resources"))
+        waits = self._arrivals.maybe_wait() or self._waits(KIND.get(method, "resources"))
         if waits is None:
             then()
             return
@@ -82,19 +104,13 @@ class ListCache:
 
     async def quiet(self) -> None:
         """Waits until no request waits for a list any more, within the bound every list has."""
-        await self._tasks.finish(SETTLE_S)
+        await self._tasks.finish(self._arrivals.wait_s)
 
     async def _after(self, waits: Coroutine[Any, Any, Any], then: Callable[[], None]) -> None:
         await waits
         then()
 
     def _waits(self, kind: str) -> Coroutine[Any, Any, Any] | None:
-        if not self._settled:
-            unsettled = [keeper for keeper in self._keepers.values() if not keeper.settled.is_set()]
-            left = SETTLE_S - (self._clock.now() - self._started)
-            self._settled = not unsettled
-            if unsettled and left > 0:
-                return _wait([keeper.settled.wait() for keeper in unsettled], left)
         now = self._clock.now()
         old = [
             keeper

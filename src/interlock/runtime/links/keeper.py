@@ -108,6 +108,7 @@ class Keeper(PassedOnEvents):
         self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read, or could not be
         self.list_hint_s: float | None = None  # how long the server says they last, unless it announces changes
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
+        self.made_at = connector_parts.clock.now()
         self.stderr = stderr or StderrRing(now=connector_parts.clock.wall)
         refresh_all = weakref.WeakMethod(self._refresh_all)  # else what is listed would wait for the collector
         self.subscriptions = Subscriptions(link, lambda: (refresh := refresh_all()) and refresh())

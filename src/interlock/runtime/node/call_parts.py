@@ -15,6 +15,7 @@ from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.budgets import Budgets, is_limited
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
 from interlock.runtime.catalog.routes import ChangedDefinition
+from interlock.runtime.dispatch.arrivals import Arrivals
 from interlock.runtime.dispatch.checks.agent import AgentCheck
 from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
@@ -127,6 +128,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         budgets=budgets,
         gate=gate,
         deciding=deciding,
+        arrivals=Arrivals(keepers, clock, plan.mcp.list_wait_s),
         latency_meta=plan.mcp.latency_meta,
     )
     client_tasks = AskedTasks()

@@ -64,4 +64,6 @@ def make_driver_parts(
             decisions=calls.driver_decisions,
         )
 
-    return DriverParts(contracts=contracts, drivers=Drivers(plan, open_registry))
+    drivers = Drivers(plan, open_registry)
+    calls.dispatch.arrivals.expect(lambda: drivers.is_settled, drivers.settle_all)
+    return DriverParts(contracts=contracts, drivers=drivers)

@@ -91,7 +91,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
             links.servers.end_session(caller)
 
     sessions = Sessions(clock, plan.mcp.session_idle_s, on_session_ended)
-    lists = ListCache(calls.catalog, calls.keepers, clock, plan.ax.list_ttl_s)
+    lists = ListCache(calls.catalog, calls.keepers, calls.dispatch.arrivals, clock, plan.ax.list_ttl_s)
     tasks = TaskMethods(calls.dispatch, calls.task_updates, calls.keepers, clock)
     notifications = ClientNotifications(calls.dispatch.view, stores.recorder, clock, calls.safety.watch.may_notify)
     legacy = LegacyFront(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks, notifications)

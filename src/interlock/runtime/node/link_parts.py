@@ -99,6 +99,8 @@ def make_link_parts(
         Owners(kv, clock),
         Proofs(kv, clock, approvals.anchors, audiences=lambda: (f"{addresses.public}/ax", addresses.public, own_id)),
     )
+    children = ChildSupervisor(plan, registrar, connector_parts)
+    calls.dispatch.arrivals.expect(lambda: children.is_settled, children.settle)
     return LinkParts(
         credentials=credentials,
         reaper=reaper,
@@ -117,5 +119,5 @@ def make_link_parts(
         ),
         subtree=subtree,
         registrar=registrar,
-        children=ChildSupervisor(plan, registrar, connector_parts),
+        children=children,
     )

@@ -19,7 +19,7 @@ from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
     from interlock.runtime.drivers.registry.operations import DriverService
-    from interlock.runtime.drivers.registry.registry import Registry
+    from interlock.runtime.drivers.registry.registry import Registry, RunningProvider
 
 log = logging.getLogger("interlock.drivers")
 
@@ -76,15 +76,26 @@ class Drivers:
         providers = self.registry.providers.values() if self.registry is not None else ()
         return [segment for provider in providers for segment in provider.on_secret(slug)]
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether every driver that is there had its first attempt."""
+        return self.settled.is_set() and all(provider.settled.is_set() for provider in self._providers())
+
     async def settle(self, seconds: float) -> None:
         """Wait until every driver present at the start had its first attempt, at most so long."""
         try:
             async with asyncio.timeout(seconds):
-                await self.settled.wait()
-                for provider in self.registry.providers.values() if self.registry is not None else ():
-                    await provider.settled.wait()
+                await self.settle_all()
         except TimeoutError:
             return
+
+    async def settle_all(self) -> None:
+        await self.settled.wait()
+        for provider in self._providers():
+            await provider.settled.wait()
+
+    def _providers(self) -> "list[RunningProvider]":
+        return list(self.registry.providers.values()) if self.registry is not None else []
 
     async def service(self) -> "DriverService":
         """The operations for an operator. Raises StoreError."""
