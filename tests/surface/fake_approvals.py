@@ -124,7 +124,14 @@ class FakeApprovals:
         return found[0] if found else None
 
     async def approve(
-        self, reference: str, proof: Presented | None, *, by: str, reason: str | None, answer: str | None
+        self,
+        reference: str,
+        proof: Presented | None,
+        *,
+        by: str,
+        reason: str | None,
+        answer: str | None,
+        code: str | None = None,
     ) -> Approval | Fault:
         return self._decide(reference, "approved", by=by, reason=reason, answer=answer, proof=proof)
 

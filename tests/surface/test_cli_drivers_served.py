@@ -61,7 +61,7 @@ class Served:
         return [one["name"] for one in self.inline("tools", "list", "--json").json["tools"]]
 
     def trust(self, id: str) -> None:
-        done = self.inline("drivers", "trust", id, "--yes", "--json")
+        done = self.inline("drivers", "trust", id, "--yes", "--json", INTERLOCK_PASSPHRASE="correct horse")
         assert done.code == 0, done.out
         until(lambda: self.states()[id] == "ready")
 
@@ -389,6 +389,17 @@ def test_an_untrusted_driver_waits_in_the_inbox_and_a_signature_over_its_files_t
     assert signed_for.inline("deny", again["id"]).code == 0
     assert signed_for.states() == {"first-mcp": "untrusted"}
     assert waiting(signed_for) == []
+
+
+def test_where_somebody_may_approve_no_driver_is_trusted_without_their_signature(signed_for: Served) -> None:
+    signed_for.write("first-mcp")
+    until(lambda: "first-mcp" in signed_for.states())
+    until(lambda: signed_for.inline("approvals", "--json").json["approvals"])
+    for passphrase in ("", "a guess"):
+        words = ("drivers", "trust", "first-mcp", "--yes", "--json")
+        assert signed_for.inline(*words, INTERLOCK_PASSPHRASE=passphrase).code == 1
+    assert signed_for.states() == {"first-mcp": "untrusted"}
+    signed_for.trust("first-mcp")
 
 
 def test_what_waits_in_the_inbox_is_void_once_the_folder_is_another(signed_for: Served) -> None:

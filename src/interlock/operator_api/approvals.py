@@ -70,6 +70,9 @@ class Approval(ApprovalSummary, frozen=True, kw_only=True):
     aggregator_id: Annotated[str, Meta(description="The node that asks, as it is signed.")]
     passkey_origin: Annotated[str | None, Meta(description="Where a passkey may approve it.")]
     ways_out: Annotated[tuple[str, ...], Meta(description="What a person can do to be asked less often.")] = ()
+    signing_keys: Annotated[
+        tuple[str, ...], Meta(description="Keys of the node's machine that sign, once unlocked by a passphrase.")
+    ] = ()
 
 
 class Approvals(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ from interlock.operator_api.classification import ToolRuling
 from interlock.operator_api.grants import GrantRule, GrantTerms
 
 REASON_CHARS_MAX: Final = 1000
+CODE_CHARS_MAX: Final = 40
+PASSPHRASE_CHARS_MAX: Final = 1024
 DAYS_MAX: Final = 3650
 SECRET_NAME_CHARS_MAX: Final = 80
 HOST_CHARS_MAX: Final = 253  # RFC 1035 2.3.4, as text
@@ -41,6 +43,26 @@ class UseLogin(RequestBody, frozen=True, kw_only=True):
     ticket: Annotated[str, Meta(description="What stands behind the # of the link.", min_length=1, max_length=200)]
 
 
+class MakeKey(RequestBody, frozen=True, kw_only=True):
+    """An operator key to be made on the node's machine."""
+
+    name: Annotated[str, Meta(description="What to call it, and its approver.", pattern=_ANCHOR_NAME)]
+    passphrase: Annotated[str, Meta(description="Its passphrase, kept nowhere.", max_length=PASSPHRASE_CHARS_MAX)]
+
+
+class SignApproval(RequestBody, frozen=True, kw_only=True):
+    """The passphrase of an operator key, for one signature."""
+
+    passphrase: Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
+    key: Annotated[
+        Annotated[str, Meta(pattern=_ANCHOR_NAME)] | None, Meta(description="Which key; null: the only one.")
+    ] = None
+    answer: Annotated[
+        Literal["read_only", "reversible", "irreversible", "reveal"] | None,
+        Meta(description="The answer, where the question has several; reveal: to be shown a code."),
+    ] = field(name="class", default=None)
+
+
 class SetSecret(RequestBody, frozen=True, kw_only=True):
     """A secret to be kept."""
 
@@ -68,6 +90,10 @@ class DecideApproval(Decide, frozen=True, kw_only=True):
     proof: Annotated[
         Raw | UnsetType, Meta(description="The proof that approving takes: {type, token}, or the token alone.")
     ] = UNSET
+    code: Annotated[
+        Annotated[str, Meta(max_length=CODE_CHARS_MAX)] | None,
+        Meta(description="To enrol the first approver: the setup code that the terminal of the node shows."),
+    ] = None
 
 
 class RevealCode(RequestBody, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from interlock.operator_api.approvers import Approver
 from interlock.operator_api.budgets import Budget, Spent
 from interlock.operator_api.links import Link
 
@@ -131,3 +132,6 @@ class Status(Struct, frozen=True, kw_only=True):
     gate: Annotated[GateCounts, Meta(description="What the gate holds.")]
     approvals: Annotated[ApprovalCounts, Meta(description="What waits for a decision.")]
     safety: Annotated[SafetyCounts, Meta(description="Agents inside the safety loop.")] = SafetyCounts()
+    approvers: Annotated[
+        tuple[Approver, ...], Meta(description="Whose signature may approve, or would if enrolled.")
+    ] = ()

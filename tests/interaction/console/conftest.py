@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, sync_playwright
 from tests.interaction.console.garden import command
 from tests.interaction.gate.browser import maybe_chromium
-from tests.interaction.gate.held import GATED
+from tests.interaction.gate.held import ADA, GATED, anchor, enrol_waiting
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
 PICTURES = os.environ.get("INTERLOCK_PICTURES")  # a folder: `make pictures` writes those of docs/console.md there
@@ -88,7 +88,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         "garden": {"command": words[0], "args": words[1:]},
         "shed": {"command": DEAD[0], "args": DEAD[1:]},
     }
-    with running_node(folder, servers, GATED + NAMED) as started:
+    with running_node(folder, servers, GATED + anchor("key", ADA, "*") + NAMED) as started:
         started.wait_link("garden", {"state": "ready"})
         yield started
 
@@ -101,7 +101,7 @@ def log_in(node: RunningNode, context: BrowserContext) -> Page:
 
 
 def enrol(node: RunningNode, page: Page) -> None:
-    """A passkey that counts: made in this browser, and written into the configuration."""
+    """A passkey that counts: made in this browser, written into the configuration, and vouched for."""
     invitation = node.admin("/admin/passkeys", "POST", {"name": "ada"})["url"]
     home = page.url
     page.goto(invitation)
@@ -111,6 +111,7 @@ def enrol(node: RunningNode, page: Page) -> None:
     with node.config.open("a") as file:
         file.write(f'\n[[anchor]]\nname = "ada"\npasskey = {json.dumps(made)}\napproves = ["*"]\n')
     wait_for(lambda: any(one["passkey"] for one in node.admin("/admin/config")["anchor"]))
+    enrol_waiting(node, "ada")
     page.goto(home)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interaction.gate.actuator import command
-from tests.interaction.harness import RunningNode, Wire, running_node
+from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 from tests.servers.minting import SigningKey, key, mint
 
 ADA, BOB, MALLORY = key("EdDSA", "ada"), key("ES256", "bob"), key("EdDSA", "mallory")
@@ -154,6 +154,30 @@ def classify(node: RunningNode, demand: Mapping[str, Any], tool_class: str, sign
     token = proof(demand, call_digest=hashlib.sha256(text.encode()).hexdigest())
     body = {"decision": "approve", "class": tool_class, "proof": token}
     return node.admin(f"/approvals/{demand['confirmation_id']}", "POST", body)
+
+
+def signed_enrolment(node: RunningNode, id: str, signer: SigningKey = ADA) -> str:
+    """A proof that one who is to be an approver may be one."""
+    shown = node.admin(f"/approvals/{id}")
+    said = {"v": 1, "kind": "enrolment", "tool": shown["tool"], "digest": shown["digest"], "answer": None}
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    asked = {"aggregator_id": shown["aggregator_id"], "confirmation_id": shown["id"]}
+    return proof(asked | {"call_digest": hashlib.sha256(text.encode()).hexdigest()}, signer)
+
+
+def enrol_waiting(node: RunningNode, *names: str, signer: SigningKey = ADA) -> None:
+    """Ada vouches for those whom the configuration now names besides her."""
+
+    def waiting() -> dict[str, str]:
+        found = node.admin("/approvals?kind=enrolment")["approvals"]
+        return {one["tool"].partition(".")[2]: one["id"] for one in found}
+
+    wait_for(lambda: set(names) <= waiting().keys())
+    for name in names:
+        id = waiting()[name]
+        body = {"decision": "approve", "proof": signed_enrolment(node, id, signer)}
+        decided = node.admin(f"/approvals/{id}", "POST", body)
+        assert decided.get("status") == "done", decided
 
 
 def deny(node: RunningNode, demand: Mapping[str, Any], reason: str | None = None) -> None:

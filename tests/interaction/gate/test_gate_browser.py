@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.interaction.gate.browser import Browser, Tab, browsing, maybe_chromium
 from tests.interaction.gate.certificate import certify
-from tests.interaction.gate.held import GATED, Client, Diary, gated_node
+from tests.interaction.gate.held import ADA, GATED, Client, Diary, anchor, enrol_waiting, gated_node
 from tests.interaction.harness import RunningNode, wait_for
 
 CHROMIUM = maybe_chromium()
@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.timeout(120),  # a browser starts slowly beside seven others
 ]
 
+VOUCHING = anchor("key", ADA, "*")  # vouches for the passkey
 HOSTILE = {
     "path": "</pre><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">",
     "\u202eeman": "\u200b",
@@ -67,21 +68,22 @@ def enrol(node: RunningNode, tab: Tab, name: str = "ada") -> str:
     return printed
 
 
-def configure(node: RunningNode, anchor: str) -> None:
+def configure(node: RunningNode, printed: str) -> None:
     with node.config.open("a") as file:
-        file.write(anchor)
+        file.write(printed)
     wait_for(lambda: any(one["passkey"] for one in node.admin("/admin/config")["anchor"]))
+    enrol_waiting(node, "ada")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("page")
     diary = Diary(folder / "diary.jsonl")
-    with gated_node(folder / "node", diary, GATED) as node, browser.tab(operator_token(node)) as tab:
+    with gated_node(folder / "node", diary, GATED + VOUCHING) as node, browser.tab(operator_token(node)) as tab:
         authenticator = tab.authenticator()
-        anchor = enrol(node, tab)
-        assert anchor.startswith('[[anchor]]\nname = "ada"\npasskey = "')
-        configure(node, anchor)
+        printed = enrol(node, tab)
+        assert printed.startswith('[[anchor]]\nname = "ada"\npasskey = "')
+        configure(node, printed)
         yield Place(node, diary, tab, authenticator)
 
 
@@ -232,7 +234,7 @@ def test_over_https_it_works_the_same(tmp_path: Path, browser: Browser) -> None:
     )
     diary = Diary(tmp_path / "diary.jsonl")
     with (
-        gated_node(tmp_path / "node", diary, GATED + door) as node,
+        gated_node(tmp_path / "node", diary, GATED + VOUCHING + door) as node,
         browser.tab(operator_token(node)) as tab,
     ):
         tab.do("Security.setIgnoreCertificateErrors", ignore=True)

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.interaction.gate.held import ADA, GATED, Client, Diary, anchor, gated_node, proof
+from tests.interaction.gate.held import ADA, GATED, Client, Diary, anchor, enrol_waiting, gated_node, proof
 from tests.interaction.harness import RunningNode, wait_for
 from tests.servers.authenticator import PRESENT, USUAL, VERIFIED, Authenticator, Kind, b64, unb64
 
@@ -312,9 +312,9 @@ class Making:
         return self.process.returncode, out, remarks
 
 
-def test_a_passkey_is_made_by_command_and_browser_and_counts_once_configured(tmp_path: Path) -> None:
+def test_a_passkey_is_made_by_command_and_browser_and_counts_once_enrolled(tmp_path: Path) -> None:
     diary, ada, bob = Diary(tmp_path / "diary.jsonl"), Authenticator("ed25519"), Authenticator("es256")
-    with gated_node(tmp_path / "node", diary, GATED) as node, Client(node) as client:
+    with gated_node(tmp_path / "node", diary, GATED + anchor("key", ADA, "*")) as node, Client(node) as client:
         making = Making(node, "access", "passkey", "ada", "--approves", "plant.*")
         status, said = making.enrol(ada)
         assert (status, said["passkey"]) == (200, ada.text())
@@ -330,9 +330,11 @@ def test_a_passkey_is_made_by_command_and_browser_and_counts_once_configured(tmp
         making.enrol(bob)
         code, _, remarks = making.ended()
         assert code == 0, remarks
-        anchors = tomllib.loads(node.config.read_text())["anchor"]
+        _, *anchors = tomllib.loads(node.config.read_text())["anchor"]
         assert [(one["name"], one["passkey"]) for one in anchors] == [("ada", ada.text()), ("bob", bob.text())]
-        wait_for(lambda: len(node.admin("/admin/config")["anchor"]) == 2)
+        wait_for(lambda: len(node.admin("/admin/config")["anchor"]) == 3)
+        assert place.ask("GET", f"/approvals/{demand['confirmation_id']}/passkey")[0] == 403
+        enrol_waiting(node, "ada", "bob")
         status, said = place.approve(demand, bob.sign(place.asked(demand)))
         assert (status, said["decision"]["proof"]["anchor"]) == (200, "bob")
         again = node.cli("init", "--passkey", "--key", "bob")

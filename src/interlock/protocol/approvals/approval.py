@@ -23,6 +23,7 @@ class Kind(enum.Enum):
     VERIFY = "verify"
     PROPOSAL = "proposal"
     REQUEST = "request"
+    ENROLMENT = "enrolment"
 
 
 class Source(enum.Enum):
@@ -31,6 +32,7 @@ class Source(enum.Enum):
     ROOMS = "rooms"
     DRIVERS = "drivers"
     NAMES = "names"
+    NODE = "node"
 
 
 class Requires(enum.Enum):

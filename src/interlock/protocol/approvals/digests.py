@@ -13,7 +13,7 @@ from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.approvals.folder_digest import folder_digest
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import CodecError
-from interlock.protocol.jsontext.canonical import canonical, tool_digest
+from interlock.protocol.jsontext.canonical import NotCanonical, canonical, tool_digest
 
 REVEAL: Final = "reveal"  # not a decision: an operator is shown the code of an agent's challenge
 ACCEPT: Final = "accept"  # a changed definition is used as it now is
@@ -48,6 +48,14 @@ def signed_digest(approval: Approval, answer: str | None) -> str:
         }
     )
     return hashlib.sha256(text).hexdigest()
+
+
+def enrolment_digest(params: Raw | bytes) -> str | None:
+    """The digest of who is to be an approver, as a person is shown them; None: it is not JSON that all read alike."""
+    try:
+        return hashlib.sha256(canonical(decode_value(params))).hexdigest()
+    except (CodecError, NotCanonical):
+        return None
 
 
 def shown_digest(params: Raw | bytes) -> str | None:

@@ -25,6 +25,7 @@ def maybe_change(params: bytes) -> tuple[bytes, bytes] | None:
     return (bytes(members["before"]), bytes(members["after"])) if members.keys() == {"before", "after"} else None
 
 
+ENROLMENT_EFFECT: Final = "the holder of this key may approve from now on; approve it only if you made it yourself"
 # What a yes does to an agent, by the kind of approval.
 AGENT_EFFECTS: Final = {
     "start": "the agent starts; each step that it reports is still judged",

@@ -35,6 +35,11 @@ class Rulings(Protocol):
         """Remembers the decision on a definition."""
 
 
+class EnrolmentRulings(Rulings, Protocol):
+    def judge_code(self, code: str) -> Proof | Fault:
+        """The setup code in place of a proof, for the first approver."""
+
+
 class DriverRulings(Rulings, Protocol):
     async def look(self) -> None:
         """Reads the folders of drivers again."""
@@ -64,6 +69,7 @@ class DecisionService:
         rulings: Rulings | None = None,
         drivers: DriverDecisions | None = None,
         agents: Rulings | None = None,
+        enrolments: EnrolmentRulings | None = None,
         code: Callable[[str], str | None] = lambda _: None,
         is_current: Callable[[Approval], bool] = lambda approval: True,
     ) -> None:
@@ -73,6 +79,7 @@ class DecisionService:
         self._rulings = rulings
         self._drivers = drivers or DriverDecisions()
         self._agents = agents
+        self._enrolments = enrolments
         self._code = code
         self._is_call_current = is_current
         self._inbox = inbox
@@ -80,9 +87,17 @@ class DecisionService:
         self._own_id = aggregator_id
 
     async def approve(
-        self, id: str, proof: Presented | None, *, by: str, reason: str | None = None, answer: str | None = None
+        self,
+        id: str,
+        proof: Presented | None,
+        *,
+        by: str,
+        reason: str | None = None,
+        answer: str | None = None,
+        code: str | None = None,
     ) -> Approval | Fault:
-        """`answer`: one of `answers` where there are several. `by` brought the decision; the proof says who made it."""
+        """`answer`: one of `answers` where there are several. `by` brought the decision; the proof says who made it.
+        `code`: the setup code, for the first approver."""
         open_ = self._open(id, answer)
         if isinstance(open_, Fault):
             return open_
@@ -92,19 +107,19 @@ class DecisionService:
         if not self.is_current(approval):
             voided = await self._inbox.void(id, REDEFINED)
             return voided if isinstance(voided, Fault) else refusal_of(voided)
-        verified = None
-        if approval.requires is not Requires.ROLE:
+        verified, stored = None, None
+        if code is not None and approval.kind is Kind.ENROLMENT and self._enrolments is not None:
+            confirmed = self._enrolments.judge_code(code)
+            if isinstance(confirmed, Fault):
+                return confirmed
+            stored = confirmed
+        elif approval.requires is not Requires.ROLE:
             judged = await self._verify_proof(approval, answer, proof)
             if isinstance(judged, Fault):
                 return judged
-            verified = judged
+            verified, stored = judged, _stored_proof(judged)
         decision = Decision(
-            what=What.APPROVED,
-            by=by,
-            at=self._clock.wall(),
-            reason=reason,
-            answer=answer,
-            proof=_stored_proof(verified) if verified else None,
+            what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason, answer=answer, proof=stored
         )
         return await self._decide(id, decision, verified.expires_at if verified else None)
 
@@ -174,6 +189,8 @@ class DecisionService:
             return decided
         if decided.source is Source.AQL:
             rulings: Rulings | None = self._agents
+        elif decided.kind is Kind.ENROLMENT:
+            rulings = self._enrolments
         elif decided.kind is not Kind.DEFINITION:
             return decided
         else:

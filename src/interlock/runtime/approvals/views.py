@@ -23,6 +23,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.decisions import DecisionService
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.runtime.trust.passkeys import PasskeyService
 
 LISTED_MAX: Final = 1000
@@ -47,6 +48,7 @@ class ApprovalViews:
         aggregator_id: str,
         url: Callable[[], str],
         passkeys: PasskeyService | None = None,
+        keys: OperatorKeyService | None = None,
         approver_names: Callable[[str], Sequence[str]] = lambda _: (),
         ways_out: Callable[[Approval], tuple[str, ...]] = lambda _: (),
     ) -> None:
@@ -58,6 +60,7 @@ class ApprovalViews:
         self._own_id = aggregator_id
         self._url = url
         self._passkeys = passkeys
+        self._keys = keys
         self._approver_names = approver_names
         self._ways_out = ways_out
 
@@ -72,11 +75,18 @@ class ApprovalViews:
         return None if approval is None else self._whole(approval)
 
     async def approve(
-        self, reference: str, proof: Presented | None, *, by: str, reason: str | None, answer: str | None
+        self,
+        reference: str,
+        proof: Presented | None,
+        *,
+        by: str,
+        reason: str | None,
+        answer: str | None,
+        code: str | None = None,
     ) -> ApprovalView | Fault:
         approval = self._maybe_find(reference)
         decided = await self._deciding.approve(
-            approval.id if approval else reference, proof, by=by, reason=reason, answer=answer
+            approval.id if approval else reference, proof, by=by, reason=reason, answer=answer, code=code
         )
         return decided if isinstance(decided, Fault) else self._whole(decided)
 
@@ -99,6 +109,16 @@ class ApprovalViews:
             return UNKNOWN
         asked = self._deciding.question(approval.id, answer)
         return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
+
+    async def sign(
+        self, reference: str, answer: str | None, key: str | None, passphrase: str
+    ) -> str | Fault | TooOften:
+        """A proof for this approval by a key of this machine, once a person has unlocked it."""
+        approval = self._maybe_find(reference)
+        if approval is None or self._keys is None:
+            return UNKNOWN
+        asked = self._deciding.question(approval.id, answer)
+        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase)
 
     async def changes(self) -> AsyncGenerator[ApprovalSummary, None]:
         """What waits now, then every change."""
@@ -158,6 +178,7 @@ class ApprovalViews:
             gating_link=approval.gating_link,
             answers=answers(approval),
             approvers=tuple(self._approver_names(approval.tool)),
+            signing_keys=() if self._keys is None else self._keys.names(),
             aggregator_id=self._own_id,
             passkey_origin=None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
             ways_out=self._ways_out(approval),

@@ -1,9 +1,13 @@
 """What people decide: the inbox, their keys and passkeys, and the definitions of tools that they have seen."""
 
+import os
+
 import msgspec
 
+from interlock.config.folders import config_folder
 from interlock.config.plan import Plan
 from interlock.runtime.approvals.audit import ApprovalAudit
+from interlock.runtime.approvals.enrolments import Enrolments
 from interlock.runtime.approvals.expiry import Expiry
 from interlock.runtime.approvals.inbox import Inbox, rules_of
 from interlock.runtime.approvals.notifier import Notifier, make_channels
@@ -16,14 +20,17 @@ from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.safety.codes import Codes
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.approval_proofs import ProofVerifier
+from interlock.runtime.trust.operator_keys import OperatorKeyService
 from interlock.runtime.trust.passkeys import PasskeyService
 
 
 class ApprovalParts(msgspec.Struct, frozen=True, kw_only=True):
     anchors: Anchors
     passkeys: PasskeyService
+    operator_keys: OperatorKeyService
     judge: ProofVerifier
     inbox: Inbox
+    enrolments: Enrolments
     grants: StandingGrants
     revocation: KeyRevocation
     ruled: AsyncFeed[str]  # the segment of a tool of which an operator said something new
@@ -46,8 +53,10 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
     return ApprovalParts(
         anchors=anchors,
         passkeys=passkeys,
+        operator_keys=OperatorKeyService(config_folder(os.environ) / "keys", anchors, clock),
         judge=judge,
         inbox=inbox,
+        enrolments=Enrolments(kv, inbox, anchors, recorder, clock),
         grants=grants,
         revocation=KeyRevocation(inbox, grants, judge, recorder, clock),
         ruled=ruled,

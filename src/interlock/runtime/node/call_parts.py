@@ -114,6 +114,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         rulings=definitions,
         drivers=driver_decisions,
         agents=safety.loop,
+        enrolments=approvals.enrolments,
         code=approvals.codes.maybe_shown,
         is_current=is_current,
     )
@@ -153,6 +154,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             aggregator_id=own_id,
             url=passkeys.url,
             passkeys=passkeys,
+            keys=approvals.operator_keys,
             approver_names=approvals.anchors.approver_names,
             ways_out=find_ways_out,
         ),

@@ -30,10 +30,13 @@ def serve(
     stdio: bool,
     only: str | None,
     surface: str | None = None,
-    on_ready: Callable[[Status], None],
+    on_ready: Callable[[Status, str | None], None],
     operator_app: OperatorApp,
 ) -> None:
-    """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks. `read`: when the files change."""
+    """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks. `read`: when the files change.
+
+    `on_ready` is given the setup code too, as long as there is no approver: it is for this process's terminal alone.
+    """
     descriptors.raise_limit()
     runner = _loop_runner()
     runner(_run(loaded, read, stdio=stdio, only=only, surface=surface, on_ready=on_ready, operator_app=operator_app))
@@ -61,7 +64,7 @@ async def _run(
     stdio: bool,
     only: str | None,
     surface: str | None = None,
-    on_ready: Callable[[Status], None],
+    on_ready: Callable[[Status, str | None], None],
     operator_app: OperatorApp,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -97,12 +100,12 @@ async def _run(
         await node.close()
 
 
-async def _announce(node: Node, on_ready: Callable[[Status], None]) -> None:
+async def _announce(node: Node, on_ready: Callable[[Status, str | None], None]) -> None:
     """Say how the node stands soon, and once more when the last server had its first chance."""
     await node.readiness.settle(READY_S)
     late = not node.readiness.is_settled
-    on_ready(node.operations.node.status())
+    on_ready(node.operations.node.status(), node.approvals.enrolments.maybe_setup_code)
     if late:
         await node.readiness.settle(None)
-        on_ready(node.operations.node.status())
+        on_ready(node.operations.node.status(), node.approvals.enrolments.maybe_setup_code)
     _tune_collector()

@@ -85,6 +85,7 @@ class Node:
             stores.recorder,
             stores.refusals,
             approvals.inbox,
+            approvals.enrolments,
             approvals.grants,
             approvals.revocation,
             approvals.definitions,

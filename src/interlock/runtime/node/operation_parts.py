@@ -11,6 +11,7 @@ from interlock.runtime.node.link_parts import LinkParts
 from interlock.runtime.node.reload import Reload
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.operations.agents import AgentOperations
+from interlock.runtime.operations.approvers import ApproverOperations
 from interlock.runtime.operations.audit import AuditOperations
 from interlock.runtime.operations.calls import CallOperations
 from interlock.runtime.operations.consents import ConsentOperations
@@ -57,6 +58,7 @@ def make_operations(
         dispatch=calls.dispatch,
         anchors=approvals.anchors,
         inbox=approvals.inbox,
+        approvers=approvals.enrolments.shown,
         notifier=approvals.notifier,
         safety=calls.safety.loop,
         parents=fronts.parents.status,
@@ -67,6 +69,9 @@ def make_operations(
     return Operations(
         agents=AgentOperations(calls.safety.loop),
         approvals=calls.approvals,
+        approvers=ApproverOperations(
+            approvals.enrolments, approvals.anchors, approvals.operator_keys, approvals.passkeys
+        ),
         audit=audit,
         calls=CallOperations(fronts.modern, calls.dispatch, stores.tokens.as_it_would_be),
         consents=ConsentOperations(calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock),

@@ -118,6 +118,7 @@ class ReloadSteps:
         """For what is signed from now on; who proved its authority before stays until its link ends."""
         await self._approvals.anchors.replan(new.anchors)
         self._stores.current.replace(new)
+        await self._approvals.enrolments.replan()
         await self._approvals.revocation.void_unfounded()
 
     async def _take_parents(self, old: Plan, new: Plan) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from interlock import __version__
 from interlock.config.effective import effective
+from interlock.operator_api.approvers import Approver
 from interlock.operator_api.configuration import EffectiveConfiguration
 from interlock.operator_api.status import (
     ApprovalCounts,
@@ -58,6 +59,7 @@ class NodeOperations:
         dispatch: Dispatch,
         anchors: Anchors,
         inbox: Inbox,
+        approvers: Callable[[], tuple[Approver, ...]],
         notifier: Notifier,
         safety: SafetyLoop,
         parents: Callable[[], list[Parent]],
@@ -82,6 +84,7 @@ class NodeOperations:
         self._dispatch = dispatch
         self._anchors = anchors
         self._inbox = inbox
+        self._approvers = approvers
         self._notifier = notifier
         self._safety = safety
         self._parents = parents
@@ -133,6 +136,7 @@ class NodeOperations:
             ),
             gate=self._gate(),
             approvals=ApprovalCounts(waiting=self._inbox.waiting_count, channels=dict(self._notifier.trouble)),
+            approvers=self._approvers(),
             safety=SafetyCounts(
                 mode=self._safety.plan.mode,
                 running=len(self._safety.executions.live()),

@@ -5,6 +5,7 @@ import msgspec
 from interlock.runtime.access.logins import LoginService
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.operations.agents import AgentOperations
+from interlock.runtime.operations.approvers import ApproverOperations
 from interlock.runtime.operations.audit import AuditOperations
 from interlock.runtime.operations.calls import CallOperations
 from interlock.runtime.operations.consents import ConsentOperations
@@ -23,6 +24,7 @@ from interlock.runtime.trust.passkeys import PasskeyService
 class Operations(msgspec.Struct, frozen=True, kw_only=True):
     agents: AgentOperations
     approvals: ApprovalViews
+    approvers: ApproverOperations
     audit: AuditOperations
     calls: CallOperations
     consents: ConsentOperations

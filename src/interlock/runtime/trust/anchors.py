@@ -7,7 +7,7 @@ Without a usable key set nothing under it is believed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeVar
@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from interlock.config.plan import AnchorPlan
 from interlock.net.fetch import Fetcher
 from interlock.protocol.ax.registration.authority import KEY_UNKNOWN, Anchor
-from interlock.protocol.jose.jwks import Jwk
+from interlock.protocol.jose.jwks import Jwk, thumbprint
 from interlock.protocol.jose.public_key import BadKey, maybe_pem_label, read_key_untrusted
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.webauthn.passkeys import read_passkey_untrusted
@@ -37,6 +37,9 @@ class Anchors:
         self._plans = {plan.name: plan for plan in plans}
         self._read: dict[str, tuple[Jwk, ...]] = {}
         self._rings: dict[str, KeyRing] = {}
+        self._enrolled: dict[str, AnchorPlan] = {}  # besides those of the configuration
+        self._believed: Mapping[str, Sequence[str]] | None = None  # None: everybody, for what they are configured for
+        self._approves: dict[str, tuple[str, ...]] = {plan.name: plan.approves for plan in plans}  # as far as believed
 
     def load(self) -> None:
         """Raises AnchorInvalid; then everything is as it was."""
@@ -54,10 +57,51 @@ class Anchors:
             if self._rings.get(name) is not ring:
                 await ring.close()
 
+    def believe(self, approves: Mapping[str, Sequence[str]], enrolled: Sequence[AnchorPlan]) -> None:
+        """From now on an anchor approves what is enrolled of it, by its `identity`, and no more. `enrolled`: those that
+        the configuration does not name; their names are theirs."""
+        self._believed = dict(approves)
+        self._enrolled = {plan.name: plan for plan in enrolled}
+        self._read |= {plan.name: _keys(plan) for plan in enrolled}
+        self._find_approves()
+
+    def identity(self, plan: AnchorPlan) -> str:
+        """What stays the same of an anchor while its keys do: their thumbprints, or the address of its key set."""
+        if isinstance(plan.jwks, str):
+            return plan.jwks
+        is_read = plan.name in self._read and (self._plans | self._enrolled).get(plan.name) == plan
+        return ",".join(sorted(map(thumbprint, self._read[plan.name] if is_read else _keys(plan))))
+
+    @property
+    def plans(self) -> tuple[AnchorPlan, ...]:
+        return tuple((self._plans | self._enrolled).values())
+
+    @property
+    def configured(self) -> tuple[AnchorPlan, ...]:
+        return tuple(self._plans.values())
+
+    def unbelieved(self) -> tuple[AnchorPlan, ...]:
+        """Those of the configuration that may not approve all that is written there."""
+        return tuple(plan for plan in self.plans if plan.approves != self._approves[plan.name])
+
+    def _find_approves(self) -> None:
+        self._approves = {plan.name: self._believed_of(plan) for plan in self.plans}
+
+    def _believed_of(self, plan: AnchorPlan) -> tuple[str, ...]:
+        if self._believed is None or not plan.approves:
+            return plan.approves
+        held = self._believed.get(self.identity(plan), ()) if self._is_loaded(plan) else ()
+        return tuple(glob for glob in plan.approves if glob in held or "*" in held)
+
+    def _is_loaded(self, plan: AnchorPlan) -> bool:
+        return plan.name in self._read or plan.name in self._rings
+
     def _take(self, plans: dict[str, AnchorPlan]) -> None:
         read = {plan.name: _keys(plan) for plan in plans.values() if not isinstance(plan.jwks, str)}
         rings = {name: self._ring(plan, plan.jwks) for name, plan in plans.items() if isinstance(plan.jwks, str)}
+        read |= {plan.name: _keys(plan) for plan in self._enrolled.values()}
         self._plans, self._read, self._rings = plans, read, rings
+        self._find_approves()
 
     def _ring(self, plan: AnchorPlan, url: str) -> KeyRing:
         kept = self._rings.get(plan.name)
@@ -73,7 +117,7 @@ class Anchors:
     def approver_names(self, tool: str) -> tuple[str, ...]:
         """The names of the anchors whose signature approves a call of the tool."""
         return tuple(
-            plan.name for plan in self._plans.values() if any(fnmatchcase(tool, glob) for glob in plan.approves)
+            plan.name for plan in self.plans if any(fnmatchcase(tool, glob) for glob in self._approves[plan.name])
         )
 
     async def judge_signature(
@@ -103,10 +147,10 @@ class Anchors:
                 name=plan.name,
                 keys=self._rings[plan.name].known if plan.name in self._rings else self._read.get(plan.name, ()),
                 speaks_for=frozenset(plan.speaks_for),
-                approves=plan.approves,
+                approves=self._approves[plan.name],
                 source="jwks" if plan.jwks is not None else "key" if plan.passkey is None else "passkey",
             )
-            for plan in self._plans.values()
+            for plan in self.plans
         )
 
 

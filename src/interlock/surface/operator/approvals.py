@@ -77,9 +77,9 @@ async def follow_approvals(exchange: OperatorExchange[None]) -> Response:
 
 async def get_approval(exchange: OperatorExchange[None]) -> Approval | Response:
     if not wants_page(exchange.request):
-        return _find(exchange.operations.approvals, exchange.path("id"))
+        return find_approval(exchange.operations.approvals, exchange.path("id"))
     try:
-        found = _find(exchange.operations.approvals, exchange.path("id"))
+        found = find_approval(exchange.operations.approvals, exchange.path("id"))
     except NotFound:
         return missing_page("It was never here, or is long over.", 404)
     may_decide = not exchange.roles.isdisjoint((OPERATOR, ADMIN))
@@ -88,19 +88,19 @@ async def get_approval(exchange: OperatorExchange[None]) -> Approval | Response:
 
 async def ask_passkey(exchange: OperatorExchange[None]) -> PasskeyRequest:
     id = exchange.path("id")
-    _find(exchange.operations.approvals, id)
+    find_approval(exchange.operations.approvals, id)
     asked = exchange.operations.approvals.passkey_request(id, CLASS.read(exchange.request))
     if isinstance(asked, Fault):
-        raise _rejection(asked, id)
+        raise fault_rejection(asked, id)
     return asked
 
 
 async def reveal_code(exchange: OperatorExchange[RevealCode]) -> RevealedCode:
     id, proof = exchange.path("id"), Presented(token=exchange.body.proof)
-    _find(exchange.operations.approvals, id)
+    find_approval(exchange.operations.approvals, id)
     revealed = await exchange.operations.approvals.reveal(id, proof, by=exchange.principal)
     if isinstance(revealed, Fault):
-        raise _rejection(revealed, id)
+        raise fault_rejection(revealed, id)
     return revealed
 
 
@@ -125,14 +125,14 @@ async def _decide(exchange: OperatorExchange[None]) -> Approval | Response:
     wanted = await json_body(request, DecideApproval) if form is None else _from_form(form)
     if exchange.roles.isdisjoint((OPERATOR, ADMIN)):
         raise RejectedRequest(403, "role_required", "this credential may look and not decide; use one of an operator's")
-    found = _find(approvals, exchange.path("id"))
+    found = find_approval(approvals, exchange.path("id"))
     if wanted.decision == "approve" and found.requires == Requires.ROLE.value and OPERATOR not in exchange.roles:
         raise RejectedRequest(403, "role_required", "to approve this takes an operator's token")
     if form is not None and wanted.decision == "approve" and form.folded is None and shown(found).is_folded:
         raise RejectedRequest(409, "folded", "the page folded parts of it; approve those too, or read them first")
     decided = await _record_decision(approvals, found.id, wanted, exchange.principal)
     if isinstance(decided, Fault):
-        raise _rejection(decided, exchange.path("id"))
+        raise fault_rejection(decided, exchange.path("id"))
     return RedirectResponse(f"{PATH}/{decided.id}", 303) if form is not None else decided
 
 
@@ -225,10 +225,10 @@ async def _record_decision(approvals: ApprovalViews, id: str, wanted: DecideAppr
     proof = read_proof_untrusted(wanted.proof) if wanted.proof else None
     if isinstance(proof, Fault):
         return proof
-    return await approvals.approve(id, proof, by=by, reason=wanted.reason, answer=wanted.tool_class)
+    return await approvals.approve(id, proof, by=by, reason=wanted.reason, answer=wanted.tool_class, code=wanted.code)
 
 
-def _find(approvals: ApprovalViews, id: str) -> Approval:
+def find_approval(approvals: ApprovalViews, id: str) -> Approval:
     try:
         found = approvals.maybe_one(id)
     except Ambiguous as error:
@@ -238,7 +238,7 @@ def _find(approvals: ApprovalViews, id: str) -> Approval:
     return found
 
 
-def _rejection(fault: Fault, id: str) -> RejectedRequest:
+def fault_rejection(fault: Fault, id: str) -> RejectedRequest:
     data = fault.data or {}
     error = "proof_required" if data.get("reason") == "proof_required" else fault.message
     if fault.code == INVALID_PARAMS and error != "answer_needed":

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
-from interlock.protocol.approvals.preview import AGENT_EFFECTS, shown_params
+from interlock.protocol.approvals.preview import AGENT_EFFECTS, ENROLMENT_EFFECT, shown_params
 from interlock.protocol.jsontext.folded_preview import Shown
 from interlock.surface.console.frame import PAGES, console_page, page, text
 
@@ -49,6 +49,7 @@ _FOLDED: Final = (
     "Long values are folded to their sizes; every key is shown. interlock approvals show ID --json has everything."
 )
 _REVEAL: Final = '<button type="button" id="reveal">Show the code</button>'
+_REVEAL_BY_KEY: Final = '<button type="button" id="revealbykey">Show the code</button>'
 _ALL: Final = '<p><a href="/approvals">Everything that waits</a></p>'
 
 
@@ -99,11 +100,15 @@ def _title(one: Approval) -> str:
         return f"Trust {one.tool}?"
     if one.kind in AGENT_EFFECTS:
         return f"The agent {one.agent or one.tool} waits"
-    return {"definition": f"What does {one.tool} do?"}.get(one.kind, f"A call of {one.tool}")
+    titles = {
+        "definition": f"What does {one.tool} do?",
+        "enrolment": f"May {one.tool.partition('.')[2]} approve from now on?",
+    }
+    return titles.get(one.kind, f"A call of {one.tool}")
 
 
 def _heading(one: Approval) -> str:
-    if one.kind == "definition" or one.kind in AGENT_EFFECTS:
+    if one.kind in ("definition", "enrolment") or one.kind in AGENT_EFFECTS:
         return text(_title(one))
     verb = "wants to call" if one.status in OPEN else "called" if one.status in _RAN else "wanted to call"
     return f"{text(one.requested_by)} {verb} <code>{text(one.tool)}</code>"
@@ -114,6 +119,8 @@ def _effect(one: Approval) -> str:
         return ""
     if one.kind in AGENT_EFFECTS:
         return f'<p class="effect">{text(f"If you agree, {AGENT_EFFECTS[one.kind]}.")}</p>'
+    if one.kind == "enrolment":
+        return f'<p class="effect grave">{text(f"If you agree, {ENROLMENT_EFFECT}.")}</p>'
     words = effect(one.capability, is_classified=CLASSIFIED in one.factors)
     is_grave = "cannot" in words and one.status in OPEN
     return f'<p class="effect{" grave" if is_grave else ""}">{text(words)}</p>'
@@ -124,7 +131,7 @@ def _error(error: str | None) -> str:
 
 
 def _what(one: Approval) -> str:
-    heads = {"call": "With these arguments", "definition": "The server says"}
+    heads = {"call": "With these arguments", "definition": "The server says", "enrolment": "The new approver"}
     if one.source == "drivers":
         heads["definition"] = "As its files declare it"
     head = f"<h2>{heads.get(one.kind, 'With')}</h2>"
@@ -198,7 +205,24 @@ def _decide(one: Approval, csrf: str | None) -> str:
     return (
         f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}{deny}</div>'
         '<p class="told" id="told" role="status"></p>'
+        f"{_by_key(one, action, own + choice)}"
         f"{_other_ways(one, action, own + choice, shown=not passkey_origin)}</section>"
+    )
+
+
+def _by_key(one: Approval, action: str, hidden: str) -> str:
+    """The form that signs with the operator key of the node's machine, or takes the setup code for the first key."""
+    if one.kind == "enrolment" and not one.approvers:
+        return '<p>No one may approve yet: <a href="/approvers">make your operator key</a> first.</p>'
+    if not one.signing_keys:
+        return ""
+    options = "".join(f"<option>{text(name)}</option>" for name in one.signing_keys)
+    return (
+        f'<form method="post" action="{action}" id="bykey"><input type="hidden" name="decision" value="approve">'
+        f'<input type="hidden" name="proof">{hidden}<label>Operator key<br><select id="key">{options}</select></label>'
+        '<label>Its passphrase<br><input id="passphrase" type="password" required autocomplete="current-password">'
+        "</label><button>Approve with the key</button>"
+        f"{_REVEAL_BY_KEY if one.kind in AGENT_EFFECTS else ''}</form>"
     )
 
 

@@ -12,6 +12,8 @@ from interlock.operator_api.drivers import (
     SwitchedDriver,
 )
 from interlock.operator_api.requests import AllowHost, RunExamples, TrustDriver, UpdateDriver
+from interlock.protocol.approvals.approval import Kind
+from interlock.protocol.approvals.state import Status
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import (
     AMBIGUOUS,
@@ -21,11 +23,13 @@ from interlock.surface.operator.error_cases import (
     NOT_LOOKED_AT,
     NOT_RUNNING,
     NOTHING_TO_UPDATE,
+    PROOF_REQUIRED,
     REJECTED,
     TOO_MANY_HOSTS,
     UPDATE_FAILED,
 )
 from interlock.surface.operator.parameters import ChoiceParameter
+from interlock.surface.operator.requests import RejectedRequest
 
 FORGET = ChoiceParameter(
     name="forget",
@@ -45,7 +49,18 @@ async def get_driver(exchange: OperatorExchange[None]) -> DriverDetail | ServedC
 
 async def trust_driver(exchange: OperatorExchange[TrustDriver]) -> DriverSummary:
     drivers = await exchange.operations.drivers.open()
+    found = await drivers.get(exchange.path("name"))
+    if not isinstance(found, ServedContract) and exchange.operations.approvers.has_approver(f"drivers.{found.key}"):
+        asked = _maybe_asked(exchange, f"drivers.{found.key}")
+        raise RejectedRequest(
+            403, PROOF_REQUIRED.name, "to accept a driver takes the signature of an approver", {"approval": asked}
+        )
     return await drivers.trust(exchange.path("name"), exchange.body.digest, exchange.principal)
+
+
+def _maybe_asked(exchange: OperatorExchange[TrustDriver], tool: str) -> str | None:
+    waiting = exchange.operations.approvals.list_all(Kind.DEFINITION, frozenset((Status.PENDING,))).approvals
+    return next((one.id for one in waiting if one.tool == tool), None)
 
 
 async def allow_host(exchange: OperatorExchange[AllowHost]) -> AllowedHosts:
@@ -97,9 +112,9 @@ ENDPOINTS = (
         method="POST",
         path="/admin/drivers/{name}/trust",
         handler=trust_driver,
-        summary="Accept a driver's files as they were shown. Its server is then installed and started.",
+        summary="Accept a driver's files as they were shown, where no approver could: its server is then started.",
         role="admin",
-        errors=(NOT_FOUND, AMBIGUOUS, REJECTED, CHANGED),
+        errors=(PROOF_REQUIRED, NOT_FOUND, AMBIGUOUS, REJECTED, CHANGED),
     ),
     Endpoint(
         method="POST",

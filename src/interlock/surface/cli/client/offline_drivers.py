@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.runtime.approvals.enrolments import BUCKET as APPROVERS
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.base.operator_errors import Refused as NodeRefused
@@ -33,7 +34,7 @@ class StoredDrivers:
         return self._with_service(lambda drivers: drivers.get(name))
 
     def trust(self, name: str, digest: str) -> Answer:
-        return self._with_service(lambda drivers: drivers.trust(name, digest, BY))
+        return self._with_service(lambda drivers: drivers.trust(name, digest, BY), needs_no_approver=True)
 
     def allow(self, name: str, host: str, *, revoke: bool) -> Answer:
         return self._with_service(lambda drivers: drivers.allow(name, host, BY, revoke=revoke))
@@ -41,7 +42,9 @@ class StoredDrivers:
     def remove(self, name: str, *, forget: bool) -> Answer:
         return self._with_service(lambda drivers: drivers.remove(name, BY, forget=forget))
 
-    def _with_service(self, job: Callable[[DriverService], Awaitable[object]]) -> Answer:
+    def _with_service(
+        self, job: Callable[[DriverService], Awaitable[object]], *, needs_no_approver: bool = False
+    ) -> Answer:
         async def with_service() -> Answer:
             clock = SystemClock()
             store = build_store(self._plan.store.backend, self._folder)
@@ -53,6 +56,8 @@ class StoredDrivers:
 
             try:
                 await store.open()
+                if needs_no_approver and await store.kv.entries(APPROVERS, clock.wall()):
+                    raise NodeRefused("proof_required", "an approver signs for this at the running node; start it")
                 memory = Memory(store.kv, clock)
                 await memory.open()
                 registry = Registry(self._plan, memory, this_machine(self._folder / "packages"))

@@ -4,23 +4,26 @@ A node never sees a private key. It knows the public one, as an [[anchor]] of it
 """
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from interlock.config.folders import config_folder
 from interlock.config.toml_text import toml_text
+from interlock.keys.operator_keys import (
+    KEY_NAME,
+    PUBLIC_BYTES_MAX,
+    KeyExists,
+    KeyKind,
+    key_names,
+    make_key,
+    public_text,
+)
 from interlock.store.ports import StoreError
 from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.keys.signing import SigningKey
-
-KeyKind = Literal["ed25519", "es256"]
-
-PUBLIC_BYTES_MAX = 4096
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)  # as an [[anchor]] may be called
 
 
 class OperatorKeys:
@@ -28,10 +31,10 @@ class OperatorKeys:
         self.folder = config_folder(os.environ) / "keys"
 
     def names(self) -> list[str]:
-        return sorted(path.stem for path in self.folder.glob("*.key")) if self.folder.is_dir() else []
+        return key_names(self.folder)
 
     def file(self, name: str) -> Path:
-        if not _NAME.fullmatch(name):
+        if not KEY_NAME.fullmatch(name):
             raise BadUsage("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
         return self.folder / f"{name}.key"
 
@@ -41,7 +44,7 @@ class OperatorKeys:
             return None
         path = self._public_file(name)
         try:
-            return path.read_bytes()[:PUBLIC_BYTES_MAX].decode().strip()
+            return public_text(self.file(name))
         except (OSError, UnicodeDecodeError) as error:
             raise Refused(
                 "key_unusable",
@@ -51,24 +54,15 @@ class OperatorKeys:
 
     def make(self, name: str, kind: KeyKind, passphrase: Callable[[], bytes] | None) -> str:
         """The public key of a new pair. Never over one that is there."""
-        from interlock.keys.signing import jwk_of, write_once
-        from interlock.protocol.jose.public_key import written
-
-        path, beside = self.file(name), self._public_file(name)
+        path = self.file(name)
         if path.exists():
             raise self._exists(name)
-        public, private = _pair(kind, passphrase() if passphrase is not None else None)
-        text = written(jwk_of(public))
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_once(path, private)
-            if path.read_bytes() != private:  # another process was first
-                raise self._exists(name)
-            beside.unlink(missing_ok=True)  # of a private key that is gone
-            write_once(beside, f"{text}\n".encode(), 0o644)
+            return make_key(path, kind, passphrase() if passphrase is not None else None)
+        except KeyExists:
+            raise self._exists(name) from None
         except OSError as error:
             raise Refused("not_written", f"{path} cannot be written: {error.strerror or error}") from None
-        return text
 
     def open(self, name: str, passphrase: Callable[[], bytes]) -> "SigningKey":
         """`passphrase` is asked only for a key that has one."""
@@ -128,20 +122,4 @@ def own_name() -> str:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # no such user, no such variable
         user = ""
-    return user if _NAME.fullmatch(user) else "operator"
-
-
-def _pair(kind: KeyKind, passphrase: bytes | None) -> tuple[object, bytes]:
-    """The public key, and the private one in PEM."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from interlock.keys.encrypted_pem import sealed_pem
-
-    private = Ed25519PrivateKey.generate() if kind == "ed25519" else generate_private_key(SECP256R1())
-    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    if passphrase is None:
-        return private.public_key(), private.private_bytes(serialization.Encoding.PEM, form, plain)
-    der = private.private_bytes(serialization.Encoding.DER, form, plain)
-    return private.public_key(), sealed_pem(der, passphrase)
+    return user if KEY_NAME.fullmatch(user) else "operator"

@@ -13,7 +13,7 @@ from msgspec import Raw
 from interlock.operator_api.approvals import Approval as ShownApproval
 from interlock.operator_api.grants import GrantDraft
 from interlock.protocol.approvals.approval import Approval, Kind, Source
-from interlock.protocol.approvals.digests import shown_digest, signed_digest
+from interlock.protocol.approvals.digests import enrolment_digest, shown_digest, signed_digest
 from interlock.protocol.approvals.standing_grant import StandingGrant, grant_digest
 from interlock.protocol.ax.confirmation.held_call import call_digest
 from interlock.protocol.ax.confirmation.jws_proof import TYP, Asked, claims_of
@@ -64,6 +64,8 @@ def sign(asked: Asked, *, key: str | None, passphrase_fd: int | None) -> Raw:
 
 
 def _digest(shown: ShownApproval, said: str | None) -> str:
+    if shown.kind == Kind.ENROLMENT.value and enrolment_digest(shown.params) != shown.digest:
+        raise _not_what_is_shown("approver")
     if shown.kind == Kind.DEFINITION.value and shown_digest(shown.params) != shown.digest:
         raise _not_what_is_shown("definition")
     if shown.kind != Kind.CALL.value:

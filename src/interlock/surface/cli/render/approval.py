@@ -12,7 +12,7 @@ from rich.text import Text
 
 from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
-from interlock.protocol.approvals.preview import AGENT_EFFECTS, maybe_change, shown_params
+from interlock.protocol.approvals.preview import AGENT_EFFECTS, ENROLMENT_EFFECT, maybe_change, shown_params
 from interlock.protocol.jsontext.display import plain
 from interlock.protocol.jsontext.folded_preview import Shown
 from interlock.surface.cli.render.columns import in_columns
@@ -74,6 +74,8 @@ def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
         lines += labelled_lines("left", time_left(one), width)
     if one.status == "pending":
         none = "no one yet: interlock init, or interlock access key NAME, makes a key"
+        if one.kind == "enrolment":
+            none = "no one yet: --code takes the setup code that the terminal of the node shows"
         lines += labelled_lines("may approve", plain(", ".join(one.approvers)) or none, width)
     for way in one.ways_out:
         lines += labelled_lines("less often", plain(way), width)
@@ -95,6 +97,8 @@ def _happens(one: Approval) -> str:
         return "the tool is treated as you say, for as long as its definition stays the same; nothing is called"
     if one.kind in AGENT_EFFECTS:
         return AGENT_EFFECTS[one.kind]
+    if one.kind == "enrolment":
+        return ENROLMENT_EFFECT
     effect = {
         (False, False): "changes nothing",
         (False, True): "changes nothing",
@@ -140,6 +144,8 @@ def _content(one: Approval, width: int) -> list[Text]:
 
 
 def _head(one: Approval, is_change: bool) -> str:
+    if one.kind == "enrolment":
+        return "the new approver"
     if one.kind != "definition":
         return "arguments"
     if one.source == "drivers":

@@ -9,6 +9,7 @@ from datetime import datetime
 from msgspec import UNSET
 from rich.text import Text
 
+from interlock.operator_api.approvers import Approver
 from interlock.operator_api.links import Link
 from interlock.operator_api.status import IdleDriver, NodeFacts, Status
 from interlock.surface.cli.render.budgets import budget_lines, budget_style, budget_text
@@ -38,6 +39,14 @@ DENIED_SHOWN = 3
 BRANCH_WIDTH = 5
 
 
+def _approver_text(approver: Approver) -> str:
+    """What an operator should know of an approver: it is not enrolled."""
+    name = one_line(approver.name)
+    if approver.wants:
+        return f"approver {name} is configured and not enrolled: interlock approvals; if it is not yours, remove it"
+    return ""
+
+
 def state_text(state: str, *, ascii_only: bool = False) -> Text:
     sign = (_ASCII_SIGNS if ascii_only else _SIGNS).get(state, "-")
     return Text(f"{sign} {one_line(state)}", style=_STYLES.get(state, ""))
@@ -65,6 +74,8 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         tools = count(status.gate.without_approver, "tool")
         trouble = f"calls of {tools} wait for a person, and no one can approve them: interlock init makes a key"
         lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]
+    for approver in status.approvers:
+        lines += [Text(line, style="yellow") for line in _wrapped_lines(_approver_text(approver), width) if line]
     if status.approvals.waiting:
         waits = f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals"
         lines += [Text(line, style="yellow") for line in _wrapped_lines(waits, width)]

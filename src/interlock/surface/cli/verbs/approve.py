@@ -33,6 +33,7 @@ CLASSES: tuple[ToolClass, ...] = ("read_only", "reversible", "irreversible")
     interlock approve 3f9c0a1b --standing --below path=/srv/drafts --any content
     interlock approve 3f9c0a1b --yes --key ada --json
     interlock approve 3f9c0a1b --proof - < proof.jwt
+    interlock approve 3f9c0a1b --code K7QF-2M9D
     """,
 )
 def approve(
@@ -52,6 +53,15 @@ def approve(
     proof: Annotated[
         str | None,
         typer.Option("--proof", metavar="TOKEN", help="One signed elsewhere, or - for stdin.", show_default=False),
+    ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            "--code",
+            metavar="CODE",
+            help="For the first approver: the setup code that the terminal of the node shows.",
+            show_default=False,
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what will happen.")] = False,
     standing: Annotated[
@@ -74,6 +84,8 @@ def approve(
     With --standing, calls like this one by the same caller run without being held, until the grant ends: paths in the
     same folder and numbers up to this one are proposed, and everything else stays the same unless you say otherwise.
     """
+    from msgspec import UNSET
+
     from interlock.operator_api.approvals import Approval
     from interlock.operator_api.requests import DecideApproval
     from interlock.surface.cli.verbs.approvals import draw_preview
@@ -111,7 +123,8 @@ def approve(
         _ask(one, said)
     body = DecideApproval(
         decision="approve",
-        proof=_proof(answer, proof, said, key, passphrase_fd),
+        proof=UNSET if code is not None else _proof(answer, proof, said, key, passphrase_fd),
+        code=code,
         reason=reason,
         tool_class=next((known for known in CLASSES if known == said), None),
     )
@@ -185,6 +198,8 @@ def _outcome_text(one: "Approval") -> str:
 
     if one.kind == "definition" and one.status == "failed":
         return f"approved, and it could not be done: {one_line(one.outcome or '')}"
+    if one.kind == "enrolment":
+        return f"done: {one_line(one.tool.partition('.')[2])} may approve from now on"
     if one.kind == "definition":
         return f"done: {one_line(one.tool)} is remembered"
     if one.source == "aql":

@@ -95,7 +95,8 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     """Accept a driver's files as they are now.
 
     Its server is then installed and started. It shows what the server is, may reach and knows, or what changed, and
-    asks first. When a file changes, the driver has to be trusted again.
+    asks first. Where somebody may approve, it is signed with your key. When a file changes, the driver has to be
+    trusted again.
     """
     from interlock.operator_api.drivers import DriverDetail, DriverSummary
     from interlock.operator_api.requests import TrustDriver
@@ -119,6 +120,10 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
         done = invocation.node.post("drivers", one.key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
         done = from_files(invocation, away).trust(one.key, one.digest)
+    except Refused as refused:
+        if refused.error != "proof_required" or not refused.details.get("approval"):
+            raise
+        done = _sign(invocation, one.key, str(refused.details["approval"]))
     if out.as_json:
         out.raw_json(done.raw)
         return
@@ -127,6 +132,18 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
         out.line(f"{now.key} is trusted and starts with the node")
     else:
         out.line(f"{now.key} is trusted, now {now.state}" + (f": {now.reason}" if now.reason else ""))
+
+
+def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
+    """Approves the driver in the inbox, with the person's key."""
+    from interlock.operator_api.requests import DecideApproval
+    from interlock.protocol.approvals.digests import ACCEPT
+    from interlock.surface.cli.keys.sign_decision import prove
+
+    asked = invocation.node.get("approvals", approval, under="")
+    signed = DecideApproval(decision="approve", proof=prove(asked, said=ACCEPT, key=None, passphrase_fd=None))
+    invocation.node.post("approvals", approval, under="", body=signed, timeout=CHANGE_TIMEOUT_S)
+    return invocation.node.get("drivers", name)
 
 
 @verb(

@@ -67,9 +67,11 @@ def serve(
 
     told: list[bool] = []  # the node calls twice when servers were late: the second time the tree alone is news
 
-    def on_ready(status: "Status") -> None:
+    def on_ready(status: "Status", setup_code: str | None) -> None:
         anonymous = plan.auth.anonymous != "never"
         _announce(invocation, status, stdio=stdio, anonymous=anonymous, again=bool(told))
+        if setup_code is not None and not told:
+            _show_setup_code(setup_code, stdio=stdio)
         told.append(True)
 
     try:
@@ -162,6 +164,16 @@ def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymou
         return
     _draw(invocation, status, anonymous=anonymous, again=again)
     sys.stdout.flush()
+
+
+def _show_setup_code(code: str, *, stdio: bool) -> None:
+    """On a terminal and nowhere else: what is in a file, every program of this user can read."""
+    import sys
+
+    if stdio or not sys.stdout.isatty():
+        return
+    print(f"\nNo one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}", file=sys.stdout)
+    print("The console asks for it, or interlock approve ID --code. Give it to no agent.", file=sys.stdout, flush=True)
 
 
 def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:

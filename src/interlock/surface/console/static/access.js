@@ -9,14 +9,15 @@ const anchors = h("div", { class: "live-data" });
 
 async function again() {
   try {
-    const [held, config] = await Promise.all([get("/admin/tokens"), get("/admin/config")]);
+    const [held, found] = await Promise.all([get("/admin/tokens"), get("/admin/approvers")]);
     put(tokens, held.tokens.length === 0 ? empty("No tokens", h("p", null, "A client on another machine needs one: ", code("interlock access token --for client --name NAME"), "."))
       : h("ul", { class: "rows" }, held.tokens.map((one) => h("li", null, h("div", { class: "row" }, pill(one.door, one.door === "operator" ? "warn" : "info"), h("span", { class: "name" }, line(one.name)),
         h("span", { class: "end" }, one.scope), h("span", { class: "sub" }, ["made " + ago(one.created_at), one.expires_at ? "ends " + new Date(one.expires_at).toLocaleString() : "", one.last_used_at ? "used " + ago(one.last_used_at) : "never used", "id " + one.id].filter(Boolean).join(" · ")))))));
-    const known = config.anchor || [];
-    put(anchors, known.length === 0 ? empty("Nobody can approve yet", h("p", null, code("interlock init"), " makes an operator key; ", code("interlock access passkey NAME"), " makes a passkey for this browser."))
-      : h("ul", { class: "rows" }, known.map((one) => h("li", null, h("div", { class: "row" }, pill(one.passkey ? "passkey" : "key", "good"), h("span", { class: "name" }, line(one.name)),
-        h("span", { class: "sub" }, "approves " + (one.approves || []).map(line).join(", ")))))));
+    const known = found.approvers;
+    put(anchors, h("p", null, h("a", { href: "/approvers" }, found.needs_first ? "Make your operator key" : "Add a passkey")),
+      known.length === 0 ? empty("No one can approve yet", h("p", null, "Make your operator key above, or run ", code("interlock init"), "."))
+      : h("ul", { class: "rows" }, known.map((one) => h("li", null, h("div", { class: "row" }, pill(one.kind, one.approves.length ? "good" : "warn"), h("span", { class: "name" }, line(one.name)),
+        h("span", { class: "sub" }, one.approves.length ? "approves " + one.approves.map(line).join(", ") : "not enrolled: it waits in the inbox"))))));
   } catch (error) {
     if (error.status !== 401) put(tokens, failure(error));
   }

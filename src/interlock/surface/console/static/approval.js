@@ -34,22 +34,34 @@ import { bytes, text } from "/console/webauthn.js";
     return parts.map(text).join(".");
   };
 
+  const post = async (path, body) => {
+    const answer = await fetch(location.pathname + path, {
+      method: "POST",
+      headers: {
+        Accept: "application/json", "Content-Type": "application/json", "X-Interlock-Csrf": page.dataset.csrf,
+      },
+      body: JSON.stringify(body),
+    });
+    const said = await answer.json();
+    if (!answer.ok) throw new Error(said.message);
+    return said;
+  };
+
+  const unlock = async (form, answers) => {
+    const passphrase = document.getElementById("passphrase");
+    const chosen = answers || (form.elements.class && form.elements.class.value) || null;
+    const asked = { passphrase: passphrase.value, key: document.getElementById("key").value, class: chosen };
+    passphrase.value = "";
+    return (await post("/proof", asked)).proof;
+  };
+
   const approve = async (form) => {
     form.elements.proof.value = await sign(form);
     form.submit();
   };
 
   const reveal = async (form) => {
-    const answer = await fetch(location.pathname + "/code", {
-      method: "POST",
-      headers: {
-        Accept: "application/json", "Content-Type": "application/json", "X-Interlock-Csrf": page.dataset.csrf,
-      },
-      body: JSON.stringify({ proof: await sign(form, "reveal") }),
-    });
-    const shown = await answer.json();
-    if (!answer.ok) throw new Error(shown.message);
-    say("Code: " + shown.code);
+    say("Code: " + (await post("/code", { proof: await sign(form, "reveal") })).code);
   };
 
   const revealing = document.getElementById("reveal");
@@ -58,6 +70,30 @@ import { bytes, text } from "/console/webauthn.js";
       say("Your passkey is asked to show the code.");
       try {
         await reveal(revealing.form);
+      } catch (error) {
+        say("The code is not shown: " + error.message);
+      }
+    });
+  }
+
+  const byKey = document.getElementById("bykey");
+  if (byKey) {
+    byKey.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      say("The key is unlocked and signs this very decision.");
+      try {
+        byKey.elements.proof.value = await unlock(byKey);
+        byKey.submit();
+      } catch (error) {
+        say("Nothing was approved: " + error.message);
+      }
+    });
+  }
+  const revealingByKey = document.getElementById("revealbykey");
+  if (revealingByKey) {
+    revealingByKey.addEventListener("click", async () => {
+      try {
+        say("Code: " + (await post("/code", { proof: await unlock(byKey, "reveal") })).code);
       } catch (error) {
         say("The code is not shown: " + error.message);
       }

@@ -8,7 +8,7 @@ const RECENT = 8, WAITING = 5;
 const waiting = new Map();
 const place = {};
 
-const label = { call: "call", definition: "what a tool does", start: "start of an agent", step: "step of an agent", verify: "check of an agent" };
+const label = { call: "call", definition: "what a tool does", start: "start of an agent", step: "step of an agent", verify: "check of an agent", enrolment: "new approver" };
 
 function drawWaiting() {
   const all = [...waiting.values()].sort((a, b) => a.created_at.localeCompare(b.created_at));
@@ -83,7 +83,7 @@ function drawStatus(status) {
     stat(status.calls.in_flight, "under way"), stat(status.clients.sessions + status.clients.streams, "clients connected", "/access"),
     status.safety.blocked > 0 && stat(status.safety.blocked, "blocked agents", "/agents"));
   const warn = status.gate.without_approver > 0 && h("p", { class: "told" }, "Calls of ", count(status.gate.without_approver, "held tool"),
-    " can be approved by no one yet. ", code("interlock init"), " makes a key; a passkey is made with ", code("interlock access passkey NAME"), ".");
+    " can be approved by no one yet. ", h("a", { href: "/approvers" }, "Make your operator key"), ", or run ", code("interlock init"), ".");
   put(place.tree, warn, tree(status), withheld(status));
   put(place.connect, h("h2", null, "Connect a client"), h("p", null, code(status.node.mcp_url), " ", copy(status.node.mcp_url)),
     h("p", { class: "muted" }, "MCP over HTTP; over stdio: ", code("interlock serve --stdio"), "."));
