@@ -17,6 +17,7 @@ from tests.interaction.harness import RunningNode, running_node, wait_for
 PICTURES = os.environ.get("INTERLOCK_PICTURES")  # a folder: `make pictures` writes those of docs/console.md there
 DEAD = [sys.executable, "-c", "import sys; sys.exit('no garden at /dev/ttyUSB7')"]
 NAMED = '[node]\nname = "home"\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
+SOONER = {"interlock.runtime.operations.live:LOOK_S": 0.1}  # than a user's node looks for changes
 AUTHENTICATOR = {
     "protocol": "ctap2",
     "transport": "internal",
@@ -88,7 +89,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         "garden": {"command": words[0], "args": words[1:]},
         "shed": {"command": DEAD[0], "args": DEAD[1:]},
     }
-    with running_node(folder, servers, GATED + anchor("key", ADA, "*") + NAMED) as started:
+    with running_node(folder, servers, GATED + anchor("key", ADA, "*") + NAMED, settings=SOONER) as started:
         started.wait_link("garden", {"state": "ready"})
         yield started
 

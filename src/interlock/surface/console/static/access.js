@@ -1,5 +1,5 @@
 // Access: who is connected, the tokens that are taken, and whose keys may approve. To look at; commands change it.
-import { failure, get } from "/console/api.js";
+import { failure, get, request, session } from "/console/api.js";
 import { ago, code, empty, h, line, main, pill, put } from "/console/dom.js";
 import { on, start } from "/console/live.js";
 
@@ -29,8 +29,14 @@ function draw(status) {
     : h("ul", { class: "rows" }, known.map(([name, number]) => h("li", null, h("div", { class: "row" }, pill(String(number), "info"), h("span", { class: "name" }, line(name)))))));
 }
 
+const mine = h("p");
+async function drawMine() {
+  const { principal, csrf } = await session();
+  put(mine, "You are ", code(principal), ". ", csrf && h("button", { type: "button", onclick: async () => { await request("DELETE", "/session"); location.reload(); } }, "Log out"));
+}
+
 put(main(), h("h1", null, "Access"), h("p", { class: "lead" }, "To look at. ", code("interlock access --help"), " says how it is changed."),
-  h("h2", null, "Connected clients"), clients, h("h2", null, "Tokens and sessions"), tokens, h("h2", null, "Who may approve"), anchors);
-on("open", again);
+  mine, h("h2", null, "Connected clients"), clients, h("h2", null, "Tokens and sessions"), tokens, h("h2", null, "Who may approve"), anchors);
+on("open", () => { again(); drawMine().catch(() => {}); });
 on("status", draw);
 start();

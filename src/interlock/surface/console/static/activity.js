@@ -34,7 +34,10 @@ function add(newer) {
   const fresh = newer.filter((one) => one.seq > last).reverse();
   records = [...fresh, ...records].slice(0, KEPT);
   const shown = fresh.filter(matches);
-  if (shown.length && list.children.length) list.prepend(...shown.map(row));
+  if (shown.length && list.children.length) {
+    list.prepend(...shown.map(row));
+    while (list.children.length > KEPT) list.lastChild.remove();
+  }
   else if (shown.length) draw();
 }
 

@@ -100,6 +100,16 @@ export function left(seconds) {
   return s >= 7200 ? Math.floor(s / 3600) + " h left" : Math.floor(s / 60) + ":" + String(s % 60).padStart(2, "0") + " left";
 }
 
+/** The time that an approval has left, counted down from what the node said. */
+export function countdown(one) {
+  const span = h("span", { class: "end" }, left(one.left_s));
+  if (one.left_s !== null) span.dataset.ends = String(performance.now() + 1000 * one.left_s);
+  return span;
+}
+setInterval(() => {
+  for (const one of document.querySelectorAll("[data-ends]")) put(one, left((Number(one.dataset.ends) - performance.now()) / 1000));
+}, 1000);
+
 /** The class of a link's state, for its colour. */
 export const mood = (state) => ({ ready: "good", slow: "warn", degraded: "warn", connecting: "info", stopped: "" })[state] ?? "bad";
 

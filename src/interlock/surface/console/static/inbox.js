@@ -1,6 +1,6 @@
 // The inbox: what waits for a decision, and what was decided. One opens on a page of its own.
 import { failure, get } from "/console/api.js";
-import { ago, empty, h, keys, left, main, pill, put } from "/console/dom.js";
+import { ago, countdown, empty, h, keys, main, pill, put } from "/console/dom.js";
 import { on, start } from "/console/live.js";
 
 const found = new Map();
@@ -19,11 +19,8 @@ function choose(step) {
   all[chosen].focus();
 }
 
-const ends = new Map(); // id -> when it ends, on this machine's clock
-const remaining = (one) => (ends.has(one.id) ? (ends.get(one.id) - performance.now()) / 1000 : null);
-
 function row(one) {
-  const end = h("span", { class: "end", "data-left": one.status === "pending" ? one.id : null }, one.status === "pending" ? left(remaining(one)) : ago(one.decision?.at || one.created_at));
+  const end = one.status === "pending" ? one.countdown : h("span", { class: "end" }, ago(one.decision?.at || one.created_at));
   return h("li", null, h("a", { class: "row", href: "/approvals/" + encodeURIComponent(one.id) },
     pill(one.status === "pending" ? KINDS[one.kind] || one.kind : one.status, CLASSES[one.status] || "bad"),
     h("span", { class: "name" }, one.tool), end,
@@ -46,11 +43,7 @@ function draw() {
       "So does a tool of which nobody has said what it does. To try it, call one on the page ", h("a", { href: "/tools" }, "Tools"), ".")));
 }
 
-function take(one) {
-  found.set(one.id, one);
-  if (one.left_s === null) ends.delete(one.id);
-  else ends.set(one.id, performance.now() + 1000 * one.left_s);
-}
+const take = (one) => found.set(one.id, { ...one, countdown: countdown(one) });
 
 async function again() {
   try {
@@ -76,7 +69,4 @@ put(main(), h("h1", null, "Inbox"), h("p", { class: "lead" }, "What agents may n
 keys({ j: () => choose(1), k: () => choose(-1), ArrowDown: () => choose(1), ArrowUp: () => choose(-1) });
 on("open", again);
 on("approval", (one) => { take(one); draw(); });
-setInterval(() => {
-  for (const one of list.querySelectorAll("[data-left]")) put(one, left(remaining({ id: one.dataset.left })));
-}, 1000);
 start();

@@ -19,7 +19,7 @@ function show(state) {
   document.body.classList.toggle("stale", state !== "live");
   if (!live || live.dataset.state === state) return;
   live.dataset.state = state;
-  put(live, state === "live" ? "Live" : since === null ? "Connecting…" : "Reconnecting… as of " + since.toLocaleTimeString([], { hour12: false }));
+  put(live, state === "out" ? "" : state === "live" ? "Live" : since === null ? "Connecting…" : "Reconnecting… as of " + since.toLocaleTimeString([], { hour12: false }));
 }
 
 function badge() {
@@ -45,7 +45,7 @@ async function lost() {
     try {
       await get("/session"); // tells a node that is away from one that no longer knows this browser
     } catch (error) {
-      if (error instanceof Refused && error.status === 401) return;
+      if (error instanceof Refused && error.status === 401) return void show("out");
       return void lost();
     }
     open();
@@ -89,7 +89,7 @@ export async function start() {
   try {
     await session();
   } catch (error) {
-    if (error.status === 401) return;
+    if (error.status === 401) return void show("out");
   }
   open();
   document.addEventListener("visibilitychange", () => { if (!document.hidden && source?.readyState === EventSource.CLOSED) open(); });

@@ -1,6 +1,6 @@
 // The node at a glance: how it stands, what waits for a person, the tree with its reasons, what happened last.
 import { failure, get } from "/console/api.js";
-import { ago, code, copy, count, empty, h, left, main, mood, pill, put } from "/console/dom.js";
+import { ago, code, copy, count, countdown, empty, h, main, mood, pill, put } from "/console/dom.js";
 import { on, start } from "/console/live.js";
 import { row } from "/console/records.js";
 
@@ -17,7 +17,7 @@ function drawWaiting() {
     : [h("ul", { class: "rows" }, all.slice(0, WAITING).map((one) => h("li", null,
         h("a", { class: "row", href: "/approvals/" + encodeURIComponent(one.id) },
           pill(label[one.kind] || one.kind, "pending"), h("span", { class: "name" }, one.tool),
-          h("span", { class: "end" }, left(one.left_s)),
+          one.countdown,
           h("span", { class: "sub" }, one.requested_by, one.reason ? " · " + one.reason : ""))))),
       all.length > WAITING && h("p", null, h("a", { href: "/approvals" }, "All " + all.length + " in the inbox"))]);
 }
@@ -101,7 +101,7 @@ async function again() {
   waiting.clear();
   try {
     const [inbox, { last }] = await Promise.all([get("/approvals"), get("/admin/audit?after=9007199254740991&limit=1")]);
-    for (const one of inbox.approvals) waiting.set(one.id, one);
+    for (const one of inbox.approvals) waiting.set(one.id, { ...one, countdown: countdown(one) });
     drawWaiting();
     drawRecent((await get("/admin/audit?after=" + Math.max(0, last - RECENT) + "&limit=" + RECENT)).records, true);
   } catch (error) {
@@ -117,6 +117,6 @@ put(main(), h("h1", null, "Overview"), place.health, place.stats, h("h2", null, 
   h("h2", null, "The tree"), place.tree, h("h2", null, "Recent activity"), place.quiet, place.recent, place.connect);
 on("open", again);
 on("status", drawStatus);
-on("approval", (one) => { if (one.status === "pending") waiting.set(one.id, one); else waiting.delete(one.id); drawWaiting(); });
+on("approval", (one) => { if (one.status === "pending") waiting.set(one.id, { ...one, countdown: countdown(one) }); else waiting.delete(one.id); drawWaiting(); });
 on("records", (records) => drawRecent(records, false));
 start();

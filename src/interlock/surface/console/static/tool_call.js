@@ -1,5 +1,5 @@
 // A call of a tool, from the button to its result: progress, cancellation, the wait for a person's decision, the answer.
-import { request } from "/console/api.js";
+import { get, request } from "/console/api.js";
 import { count, empty, facts, h, layout, line, long, pill, put } from "/console/dom.js";
 import { on } from "/console/live.js";
 
@@ -52,6 +52,11 @@ function shownError(error) {
 
 let waiting = null; // for a decision: { id, decided }
 on("approval", (one) => { if (waiting && one.id === waiting.id) waiting.decided(one); });
+on("open", async () => { // it may have been decided while the connection was away
+  if (!waiting) return;
+  const one = await get("/approvals/" + encodeURIComponent(waiting.id)).catch(() => null);
+  if (one && waiting && one.id === waiting.id) waiting.decided(one);
+});
 
 /** Calls `name` with `text` as its arguments; draws into `place`. */
 export async function call(name, text, place) {

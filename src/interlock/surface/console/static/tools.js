@@ -1,5 +1,5 @@
 // Tools: found by words, shown in full with every check that a call meets, and called.
-import { failure, get, may, session } from "/console/api.js";
+import { failure, get, may, post, session } from "/console/api.js";
 import { code, copy, count, empty, facts, h, keys, layout, line, long, main, mood, pill, put } from "/console/dom.js";
 import { on, start } from "/console/live.js";
 import { call } from "/console/tool_call.js";
@@ -56,6 +56,13 @@ function mark() {
   }
 }
 
+function classify(name) {
+  const told = h("span", { class: "wrong", role: "alert" });
+  return h("p", { class: "told" }, "It is not known what this tool changes, so that its calls are held. ", h("button", { type: "button", class: "link", onclick: async () => {
+    try { location.assign("/approvals/" + encodeURIComponent((await post("/admin/tools/" + encodeURIComponent(name) + "/classify")).id)); } catch (error) { put(told, error.message); }
+  } }, "Say what it does"), " ", told);
+}
+
 const VERDICTS = { pass: "good", refuse: "bad", hold: "warn", later: "" };
 
 async function show() {
@@ -80,6 +87,7 @@ async function show() {
       h("h2", { id: "tool-name", tabindex: "-1" }, line(tool.title || tool.name)),
       h("p", null, tool.title && [code(line(tool.name)), " "], copy(tool.name), " ", pill(said, mood_), " ", tool.state !== "ready" && pill(tool.state, mood(tool.state))),
       tool.description && (tool.description.length > 600 ? h("details", null, h("summary", null, gist(tool.description) || "Description"), long(tool.description, "Description")) : h("p", null, tool.description)),
+      tool.unclassified && await may("admin") && classify(tool.name),
       h("h3", null, "Call it"),
       await may("admin") ? h("form", { novalidate: true, onsubmit: (event) => { event.preventDefault(); run(); }, onkeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); } } },
         form.element, h("p", { class: "buttons" }, h("button", { class: "go", type: "submit" }, "Call"), h("span", { class: "hint" }, h("kbd", null, "Ctrl"), " ", h("kbd", null, "Enter"))))
