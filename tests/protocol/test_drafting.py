@@ -17,7 +17,7 @@ from interlock.protocol.drivers.authoring.draft import (
     draft_driver,
     proposed_renames,
 )
-from interlock.protocol.drivers.binding.effects import effects_of, proposed_class
+from interlock.protocol.drivers.binding.effects import effects_of, maybe_question, proposed_class
 from interlock.protocol.drivers.binding.match import Bound, match
 from interlock.protocol.drivers.files.contract import read_contract
 from interlock.protocol.drivers.model import Problem
@@ -205,7 +205,8 @@ def test_effects_come_from_a_person_else_from_annotations_in_the_cautious_direct
         ("get_and_delete", None, "irreversible"),
         ("frobnicate", None, "irreversible"),
         ("", None, "irreversible"),
-        ("delete_all", {"readOnlyHint": True}, "read_only"),
+        ("delete_all", {"readOnlyHint": True}, "irreversible"),
+        ("get_post", {"readOnlyHint": True}, "read_only"),
         ("read", {"readOnlyHint": False}, "irreversible"),
         ("read", {"destructiveHint": False}, "reversible"),
         ("read", {"readOnlyHint": True, "destructiveHint": True}, "irreversible"),
@@ -213,7 +214,44 @@ def test_effects_come_from_a_person_else_from_annotations_in_the_cautious_direct
     ],
 )
 def test_a_class_is_proposed_from_annotations_else_from_verbs(name: str, annotations: Any, expected: str) -> None:
-    assert proposed_class(tool(name, annotations=annotations)) == expected
+    assert proposed_class(tool(name, annotations=annotations)).tool_class == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "verb"),
+    [
+        *(("add_note", "add"), ("addNote", "add"), ("add-note", "add"), ("notes.add", "add"), ("ADD_NOTE", "add")),
+        *(
+            ("deleteFile", "delete"),
+            ("browserDelete2", "delete"),
+            ("HTTPDelete", "delete"),
+            ("x-delete--all", "delete"),
+        ),
+        *(("get_and_delete", "delete"), ("searchOrReplace", "replace"), ("run_query", "run"), ("fs_write", "write")),
+        *(("address", None), ("get_address", None), ("additions", None), ("deleted_files", None), ("padding", None)),
+        *(("get_post", None), ("list_commits", None), ("read_update_log", None), ("listCalls", None), ("", None)),
+        *(("getPost", None), ("frobnicate", None), ("löschen", None), ("delete" * 400, None)),
+    ],
+)
+def test_a_read_only_class_is_questioned_where_a_whole_word_of_the_name_says_otherwise(
+    name: str, verb: str | None
+) -> None:
+    question = maybe_question(name, "read_only")
+    assert question == (None if verb is None else f"it is said to only read, and its name says {verb!r}")
+    assert maybe_question(name, "reversible") is None
+    proposed = proposed_class(tool(name, annotations={"readOnlyHint": True}))
+    assert (proposed.question, proposed.tool_class == "read_only") == (question, verb is None)
+    assert proposed.by == ("annotations" if verb is None else "name")
+
+
+def test_arguments_outweigh_a_name_that_only_reads() -> None:
+    takes = {"type": "object", "properties": {"path": {}, "newContent": {}}}
+    proposed = proposed_class(tool("get_file", inputSchema=takes))
+    assert (proposed.tool_class, proposed.by) == ("irreversible", "schema")
+    assert proposed.question == "its name says that it only reads, and it takes 'newContent'"
+    for schema in ({}, {"properties": 1}, {"properties": {"path": {}, "discontent": {}}}, None, []):
+        assert proposed_class(tool("get_file", inputSchema=schema)).tool_class == "read_only"
+    assert proposed_class(tool("frobnicate")).by == "nothing"
 
 
 def test_a_proposal_is_no_effect() -> None:

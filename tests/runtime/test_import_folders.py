@@ -305,17 +305,26 @@ async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk:
         told.append(driver.command)
         return bool(driver.id != "no-mcp")
 
-    async def finish(folder: Path) -> AddResult:
+    decided: list[dict[str, Any]] = []
+
+    def decide(proposed: Any) -> Any:
+        assert asked == ["yes-mcp", "away-mcp"]  # every server was tried before
+        decided.append(dict(proposed))
+        return {id: (*proposals, *proposals) for id, proposals in proposed.items()}
+
+    async def finish(folder: Path, agree: Any) -> AddResult:
         assert len(told) > len(asked)
         asked.append(folder.name)
         if folder.name == "away-mcp":
             raise NotAdded("unavailable", "it does not answer")
+        assert await agree(("proposal",)) == ("proposal", "proposal")
         stood = TrialResult(state=DriverState.READY, code=None, reason=None, problems=())
         return AddResult(
             folder=folder, key=f"{folder.name}@1", files=("DRIVER.md",), stood=stood, sandbox={}, problems=()
         )
 
-    done = await connect(report.drivers, desk.workspace, finish, agreed)
+    done = await connect(report.drivers, desk.workspace, finish, agreed, decide)
+    assert decided == [{"yes-mcp": ("proposal",)}]
     assert told == [("npx", "a"), ("npx", "b"), ("https://a.example",)]
     assert asked == ["yes-mcp", "away-mcp"]
     assert [(each.id, each.state, each.reason) for each in done] == [

@@ -4,6 +4,7 @@ Both are served by uvicorn on a thread, the one on run/admin.sock or a TCP port,
 """
 
 import contextlib
+import hashlib
 import json
 import socket
 import threading
@@ -22,14 +23,18 @@ from starlette.routing import Route
 from interlock.operator_api.access import IssuedToken, RevokedKeys, RevokedTokens, Tokens
 from interlock.operator_api.approvals import Approval
 from interlock.operator_api.audit import AuditPage
+from interlock.operator_api.classification import ClassifiedTools, ClassProposals
 from interlock.operator_api.configuration import EffectiveConfiguration
 from interlock.operator_api.links import Consent, Link, LinkLog, Links, ReleasedSegment, RestartedLink
+from interlock.operator_api.requests import ClassifyTools
 from interlock.operator_api.secrets import RemovedSecret, Secrets, StoredSecret
 from interlock.operator_api.status import Status
 from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
+from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.credentials.consents import Page
 
+AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"  # as in `fake_approvals`
 STARTED = "2026-11-15T10:00:00Z"
 
 
@@ -246,6 +251,32 @@ class FakeTools:
         return msgspec.convert(table, ToolRoutes)
 
 
+class FakeClassification:
+    def __init__(self, data: "FakeOperations") -> None:
+        self._data = data
+        self.signed: list[tuple[ClassifyTools, Presented]] = []
+
+    def proposals(self) -> ClassProposals:
+        rows = [
+            {
+                "tool": one["name"],
+                "digest": hashlib.sha256(one["name"].encode()).hexdigest(),
+                "class": "read_only" if one["name"].endswith("read") else "irreversible",
+                "by": "name",
+                "question": None,
+                "is_open": True,
+                "description": one["description"],
+            }
+            for one in self._data.tool_list
+            if one["unclassified"]
+        ]
+        return msgspec.convert({"aggregator_id": AGGREGATOR, "tools": rows}, ClassProposals)
+
+    async def sign(self, wanted: ClassifyTools, proof: Presented, *, by: str) -> ClassifiedTools:
+        self.signed.append((wanted, proof))
+        return ClassifiedTools(classified=wanted.entries, left_out=())
+
+
 class FakeAudit:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
@@ -393,6 +424,7 @@ class FakeOperations:
         self.consents = FakeConsents(self)
         self.secrets = FakeSecrets(self)
         self.tools = FakeTools(self)
+        self.classification = FakeClassification(self)
         self.audit = FakeAudit(self)
         self.tokens = FakeTokens(self)
         self.keys = FakeKeys(self)

@@ -16,6 +16,7 @@ from program import PATIENCE_S, Inline, Interlock
 
 from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.approvals.approval import Approval, Kind, Source
+from interlock.protocol.approvals.classification import ClassEntry, classification_digest
 from interlock.protocol.approvals.digests import signed_digest
 from interlock.protocol.ax.confirmation.held_call import CONFIRMATION, call_digest
 from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, judge_confirmation
@@ -364,10 +365,51 @@ def test_nothing_to_classify_is_said(inline: Inline, node: FakeOperations, inbox
     assert inline("tools", "classify", "x.*").err == "no tool to classify matches x.*\n"
 
 
-def test_a_person_is_asked_about_each_and_signs_the_answer(
-    interlock: Interlock, unclassified: FakeApprovals, key: str
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("yes\n", ("irreversible", "read_only")),
+        ("nonsense\nnotes.gone=read_only\ntidy=reversible\nyes\n", ("reversible", "read_only")),
+        ("notes.tidy=read-only, read=irreversible\nyes\n", ("read_only", "irreversible")),
+        ("notes.add=read_only\nn\nyes\n", ("irreversible", "read_only")),  # its name says otherwise: asked, and no
+        ("notes.add=read_only\ny\nyes\n", ("irreversible", "read_only")),
+        ("no\n", None),
+    ],
+)
+def test_all_tools_are_classified_in_one_table_with_one_signature(
+    interlock: Interlock, node: FakeOperations, unclassified: FakeApprovals, key: str, typed: str, expected: Any
 ) -> None:
-    assert on_terminal(interlock, "nonsense\nread-only\nskip\n", "tools", "classify") == 0
+    node.tool_list.append(tool("notes.add", unclassified=True, capability={}))
+    code = on_terminal(interlock, typed, "tools", "classify")
+    if expected is None:
+        assert (code, node.classification.signed) == (3, [])
+        return
+    ((wanted, proof),) = node.classification.signed
+    said = {one.tool: one.tool_class for one in wanted.entries}
+    is_insisted = typed == "notes.add=read_only\ny\nyes\n"
+    assert said == {
+        **{"notes.tidy": expected[0], "notes.read": expected[1]},
+        "notes.add": "read_only" if is_insisted else "irreversible",
+    }
+    entries = [ClassEntry(tool=one.tool, digest=one.digest, tool_class=one.tool_class) for one in wanted.entries]
+    verified(proof, key, wanted.id, "notes.tidy", classification_digest(wanted.id, reversed(entries)))
+
+
+def test_classes_can_be_signed_without_a_terminal(
+    inline: Inline, node: FakeOperations, unclassified: FakeApprovals, key: str
+) -> None:
+    done = inline("tools", "classify", "notes.*", "--class", "tidy=reversible", "--yes", "--key", "ada", "--json")
+    assert [one["class"] for one in done.json["classified"]] == ["reversible", "read_only"]
+    assert inline("tools", "classify", "--class", "other=reversible", "--yes").code == 2
+    assert inline("tools", "classify", "--class", "tidy=harmless", "--yes").code == 2
+    assert len(node.classification.signed) == 1
+
+
+def test_a_withheld_tool_is_asked_about_by_its_name(
+    interlock: Interlock, node: FakeOperations, unclassified: FakeApprovals, key: str
+) -> None:
+    node.tool_list = [one for one in node.tool_list if one["name"] != "notes.tidy"]
+    assert on_terminal(interlock, "nonsense\nread-only\n", "tools", "classify", "notes.tidy") == 0
     (decided,) = unclassified.decided
     assert (decided["id"], decided["answer"]) == (DEFINITION_ID, "read_only")
     asked = Approval(

@@ -33,6 +33,10 @@ TERMS = {
     **{"id": "x", "aggregator_id": "x", "tool": WATER, "tool_digest": "x", "who": "local", "rules": []},
     **{"calls": 1, "until": None, "issued_at": 0},
 }
+CLASSES = {
+    "id": "3f9c0a1b-0000-4000-8000-000000000000",
+    "entries": [{"tool": WATER, "digest": "x", "class": "read_only"}],
+}
 WITH_BODY = [one for one in ENDPOINTS if one.body is not None or one.own_bodies]
 
 
@@ -260,6 +264,8 @@ def test_what_is_changed_is_answered_in_the_documented_shape(tree: OperatorTree,
         ("POST", "/admin/grants/passkey", "/admin/grants/passkey", {"terms": TERMS}, 400),
         ("POST", "/admin/grants", "/admin/grants", {"terms": TERMS, "proof": "no"}, 409),
         ("POST", "/admin/grants/{id}/revoke", "/admin/grants/nothing/revoke", None, 404),
+        ("POST", "/admin/classification", "/admin/classification", {**CLASSES, "proof": "no"}, 403),
+        ("POST", "/admin/classification/passkey", "/admin/classification/passkey", CLASSES, 403),
         ("POST", "/admin/agents/challenge", "/admin/agents/challenge", {"principal": "local", "name": "x"}, 404),
         ("POST", "/admin/agents/abort", "/admin/agents/abort", {"principal": "local", "name": "x"}, 404),
         ("POST", "/admin/passkeys", "/admin/passkeys", {"name": "bob"}, 201),

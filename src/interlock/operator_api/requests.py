@@ -15,7 +15,7 @@ DAYS_MAX: Final = 3650
 SECRET_NAME_CHARS_MAX: Final = 80
 HOST_CHARS_MAX: Final = 253  # RFC 1035 2.3.4, as text
 
-CLASSIFIED_MAX: Final = 500  # tools in one signature; they fit into a body
+CLASSIFIED_MAX: Final = 200  # tools in one signature; with the longest names they fit into a body
 
 _UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _SHA256: Final = "^[0-9a-f]{64}$"

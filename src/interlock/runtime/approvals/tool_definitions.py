@@ -311,8 +311,13 @@ class Definitions:
 
     # Decided
 
-    async def settle(self, approval: Approval) -> Approval | Fault:
-        """Remembered, and then done with. What cannot be written now is made up for at the next start."""
+    async def publish(self, segment: str) -> None:
+        """Has the tools of a segment listed anew, by what was said of them."""
+        await self._ruled.publish(segment)
+
+    async def settle(self, approval: Approval, *, is_published: bool = True) -> Approval | Fault:
+        """Remembered, and then done with. What cannot be written now is made up for at the next start. Where it is not
+        published, `publish` must follow."""
         decision = approval.decision
         if decision is None:
             return approval
@@ -328,8 +333,8 @@ class Definitions:
             settled = used if isinstance(used, Fault) else await self._inbox.finish(approval.id, Move.SUCCEED)
         else:
             settled = approval
-        if approval.target is not None:
-            await self._ruled.publish(approval.target)
+        if approval.target is not None and is_published:
+            await self.publish(approval.target)
         return settled
 
     async def _accept(self, segment: str, approval: Approval) -> None:

@@ -14,6 +14,7 @@ from interlock.runtime.operations.agents import AgentOperations
 from interlock.runtime.operations.approvers import ApproverOperations
 from interlock.runtime.operations.audit import AuditOperations
 from interlock.runtime.operations.calls import CallOperations
+from interlock.runtime.operations.classification import ClassificationOperations
 from interlock.runtime.operations.consents import ConsentOperations
 from interlock.runtime.operations.drivers import DriverOperations
 from interlock.runtime.operations.grants import GrantOperations
@@ -74,6 +75,16 @@ def make_operations(
         ),
         audit=audit,
         calls=CallOperations(fronts.modern, calls.dispatch, stores.tokens.as_it_would_be),
+        classification=ClassificationOperations(
+            calls.catalog,
+            approvals.definitions,
+            approvals.inbox,
+            approvals.judge,
+            approvals.passkeys,
+            stores.recorder,
+            stores.clock,
+            aggregator_id=stores.identity.aggregator_id,
+        ),
         consents=ConsentOperations(calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock),
         drivers=DriverOperations(drivers.drivers),
         grants=GrantOperations(

@@ -8,6 +8,7 @@ from interlock.runtime.operations.agents import AgentOperations
 from interlock.runtime.operations.approvers import ApproverOperations
 from interlock.runtime.operations.audit import AuditOperations
 from interlock.runtime.operations.calls import CallOperations
+from interlock.runtime.operations.classification import ClassificationOperations
 from interlock.runtime.operations.consents import ConsentOperations
 from interlock.runtime.operations.drivers import DriverOperations
 from interlock.runtime.operations.grants import GrantOperations
@@ -27,6 +28,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     approvers: ApproverOperations
     audit: AuditOperations
     calls: CallOperations
+    classification: ClassificationOperations
     consents: ConsentOperations
     drivers: DriverOperations
     grants: GrantOperations

@@ -65,12 +65,31 @@ class ProofVerifier:
 
     async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
         """Verifies a proof; one that holds is used up when this returns."""
-        judged = await self._anchors.judge_signature(
+        judged = await self._judge_signature(asked, proof)
+        return judged if isinstance(judged, Fault) else await self._use_up(judged)
+
+    async def judge_for_any(self, asked: Asked, tools: Sequence[str], proof: Presented) -> Verified | Fault:
+        """As `judge`, of a proof about several tools, whose signer may approve one of them; `stands_behind` then says
+        which. Tools with the same approvers are asked about once."""
+        tried: set[frozenset[str]] = set()
+        judged: Verified | Fault = invalid("not_entitled", "the signer may approve none of these tools")
+        for tool in tools:
+            names = frozenset(anchor.name for anchor in approvers(tool, self._anchors.known()))
+            if names in tried:
+                continue
+            tried.add(names)
+            judged = await self._judge_signature(msgspec.structs.replace(asked, tool=tool), proof)
+            if isinstance(judged, Verified):
+                return await self._use_up(judged)
+        return judged
+
+    async def _judge_signature(self, asked: Asked, proof: Presented) -> Verified | Fault:
+        return await self._anchors.judge_signature(
             lambda anchor: bool(approvers(asked.tool, (anchor,))),
             lambda anchors: self._judge(asked, proof, anchors),
         )
-        if isinstance(judged, Fault):
-            return judged
+
+    async def _use_up(self, judged: Verified) -> Verified | Fault:
         if judged.key in self._revoked:
             return invalid("revoked", "the key of the proof was revoked")
         return await self._spend(judged) or await self._count(judged) or judged

@@ -5,14 +5,20 @@ from starlette.responses import Response
 
 from interlock.operator_api.approvals import Approval
 from interlock.operator_api.calls import CallEvent
-from interlock.operator_api.requests import CallTool
+from interlock.operator_api.classification import ClassifiedTools, ClassProposals
+from interlock.operator_api.passkeys import PasskeyRequest
+from interlock.operator_api.requests import CallTool, ClassifyTools, SignClasses
 from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
+from interlock.protocol.ax.confirmation.held_call import read_proof_untrusted
+from interlock.protocol.jsonrpc.errors import Fault
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
-from interlock.surface.operator.error_cases import CLASSIFIED, NOT_FOUND, WITHHELD
+from interlock.surface.operator.error_cases import CLASSIFIED, CONFIRMATION_OVER, NOT_FOUND, PROOF_INVALID, WITHHELD
 from interlock.surface.operator.event_stream import event_stream
+from interlock.surface.operator.grants import rejection
 from interlock.surface.operator.parameters import TextParameter
 from interlock.surface.operator.requests import RejectedRequest
 
+CLASSIFICATION = "/admin/classification"
 CALLER = TextParameter(name="as", description="The principal whose call the checks are told for.", default="local")
 
 SEARCH = TextParameter(name="search", description="Words: only the tools that fit them best, best first.")
@@ -44,6 +50,30 @@ async def call_tool(exchange: OperatorExchange[CallTool]) -> Response:
 
 async def classify_tool(exchange: OperatorExchange[None]) -> Approval:
     return await exchange.operations.tools.classify(exchange.path("name"))
+
+
+async def propose_classes(exchange: OperatorExchange[None]) -> ClassProposals:
+    return exchange.operations.classification.proposals()
+
+
+async def ask_classes_passkey(exchange: OperatorExchange[ClassifyTools]) -> PasskeyRequest:
+    asked = exchange.operations.classification.passkey_request(exchange.body)
+    if isinstance(asked, Fault):
+        raise rejection(asked)
+    return asked
+
+
+async def sign_classes(exchange: OperatorExchange[SignClasses]) -> ClassifiedTools:
+    body = exchange.body
+    proof = read_proof_untrusted(body.proof)
+    done = (
+        proof
+        if isinstance(proof, Fault)
+        else await exchange.operations.classification.sign(body, proof, by=exchange.principal)
+    )
+    if isinstance(done, Fault):
+        raise rejection(done)
+    return done
 
 
 ENDPOINTS = (
@@ -85,5 +115,27 @@ ENDPOINTS = (
         role="admin",
         status=201,
         errors=(NOT_FOUND, CLASSIFIED),
+    ),
+    Endpoint(
+        method="GET",
+        path=CLASSIFICATION,
+        handler=propose_classes,
+        summary="What is proposed for every tool that does not say what it does, or whose name contradicts it.",
+    ),
+    Endpoint(
+        method="POST",
+        path=CLASSIFICATION,
+        handler=sign_classes,
+        summary="Say what several tools are. The proof is over id and the digest of the sorted list.",
+        role="admin",
+        errors=(CONFIRMATION_OVER, PROOF_INVALID),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{CLASSIFICATION}/passkey",
+        handler=ask_classes_passkey,
+        summary="What a browser asks a passkey, for it to sign this list.",
+        role="admin",
+        errors=(PROOF_INVALID,),
     ),
 )

@@ -18,7 +18,7 @@ from interlock.protocol.drivers.authoring.draft import (
     draft_driver,
     proposed_renames,
 )
-from interlock.protocol.drivers.binding.effects import UNANNOTATED, effects_of, proposed_class
+from interlock.protocol.drivers.binding.effects import maybe_question, proposed_class
 from interlock.protocol.drivers.binding.listed_tool import RISK_IRREVERSIBLE
 from interlock.protocol.drivers.binding.match import Bound, match
 from interlock.protocol.drivers.files.contract import TOOL_FILE
@@ -31,7 +31,8 @@ from interlock.protocol.jsontext.pointer import quoted
 OWN_TOOLS: Final = "tools"  # the folder of a driver's own contracts
 ASKED: Final = "always"
 
-Said = Literal["annotations", "name", "person", "contract"]
+Said = Literal["annotations", "name", "schema", "nothing", "person", "contract"]
+SUGGESTED: Final = ("name", "schema", "nothing")  # only suggests a class: somebody has to accept it
 Tool = Mapping[str, Any]
 
 
@@ -44,13 +45,15 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool, as a person is asked about it. `by`: who says the class; a name only suggests it."""
+    """One tool, as a person is asked about it. `by`: who says the class; a name only suggests it. `question`: what
+    contradicts it."""
 
     tool_name: str
     contract_id: str
     tool_class: ToolClass
     by: Said
     is_new: bool = True
+    question: str | None = None
 
 
 class Composed(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,14 +87,20 @@ def propose(
 
 
 def _proposal(name: str, tool: Tool, contract_id: str, standing: Known | None, said: ToolClass | None) -> Proposal:
-    given = effects_of(tool.get("annotations"), "any")
-    by: Said = "name" if given.approval == UNANNOTATED else "annotations"
-    found = proposed_class(tool)
-    if said is not None:
-        found, by = said, "person"
+    proposed = proposed_class(tool)
     if standing is not None:
-        found, by = _class_of(standing.contract), "contract"
-    return Proposal(tool_name=name, contract_id=contract_id, tool_class=found, by=by, is_new=standing is None)
+        found = _class_of(standing.contract)
+        return Proposal(tool_name=name, contract_id=contract_id, tool_class=found, by="contract", is_new=False)
+    if said is not None:
+        question = maybe_question(name, said)
+        return Proposal(tool_name=name, contract_id=contract_id, tool_class=said, by="person", question=question)
+    return Proposal(
+        tool_name=name,
+        contract_id=contract_id,
+        tool_class=proposed.tool_class,
+        by=proposed.by,
+        question=proposed.question,
+    )
 
 
 def compose(
@@ -108,7 +117,9 @@ def compose(
     known = known or {}
     listed = {str(tool.get("name")): tool for tool in tools}
     fresh = [each for each in proposals if each.contract_id not in known]
-    classes = {each.tool_name: each.tool_class for each in fresh if each.by == "person"}
+    # Where annotations and name contradict each other, the stricter class stands until a person says otherwise.
+    is_said = [each.by == "person" or (each.by == "name" and each.question is not None) for each in fresh]
+    classes = {each.tool_name: each.tool_class for each, said in zip(fresh, is_said, strict=True) if said}
     ids = {each.tool_name: each.contract_id for each in fresh}
     drafted = draft_contracts(
         [listed[each.tool_name] for each in fresh], str(data.get("id")), contract_ids=ids, classes=classes

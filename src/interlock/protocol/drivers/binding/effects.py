@@ -6,15 +6,18 @@ is less than a word: it makes a proposal, never an effect.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from interlock.protocol.ax.capability import ToolClass
-from interlock.protocol.ax.names import normalise
+from interlock.protocol.ax.tool_verbs import maybe_changing_argument, maybe_changing_verb, maybe_class
+from interlock.protocol.jsontext.pointer import quoted
 
 GATE: Final = "policy:gate"  # the class and gate.mode decide; AIP-author-5
 UNANNOTATED: Final = "policy:unannotated"  # its effects are not declared: a person says it once
+
+SuggestedBy = Literal["annotations", "name", "schema", "nothing"]
 
 ANNOTATION_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
@@ -41,18 +44,46 @@ def effects_of(annotations: object, driver_id: str, tool_class: ToolClass | None
     return Effects(mutates=mutates, approval=GATE, risk_level=risk, idempotent=idempotent)
 
 
-def proposed_class(tool: Mapping[str, object]) -> ToolClass:
-    """What to propose for a tool of tools/list: what its annotations say, else what the verbs of its name promise."""
+class ProposedClass(msgspec.Struct, frozen=True, kw_only=True):
+    """`by`: what suggests the class; nothing does where it is the strictest for want of anything else. `question`:
+    what a person should look at, because two of them contradict each other."""
+
+    tool_class: ToolClass
+    by: SuggestedBy
+    question: str | None = None
+
+
+def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
+    """What to propose for a tool of tools/list: what its annotations say, unless its name says that it changes more;
+    else what the verbs of its name promise, unless its arguments say otherwise."""
+    given = tool.get("name")
+    name = given if isinstance(given, str) else ""
+    by_name = maybe_class(name)
     said = _Hints.read(tool.get("annotations")).tool_class
     if said is not None:
-        return said
-    name = tool.get("name")
-    words = set(normalise(name).replace("-", "_").split("_")) if isinstance(name, str) else set()
-    if words & _LOSING:
-        return "irreversible"
-    if words & _ADDING:
-        return "reversible"
-    return "read_only" if words & _READING else "irreversible"
+        question = maybe_question(name, said)
+        if question is None:
+            return ProposedClass(tool_class=said, by="annotations")
+        return contradicted(name, question)
+    if by_name == "read_only":
+        schema = tool.get("inputSchema")
+        properties = schema.get("properties") if isinstance(schema, Mapping) else None
+        argument = maybe_changing_argument([*properties] if isinstance(properties, Mapping) else [])
+        if argument is not None:
+            question = f"its name says that it only reads, and it takes {quoted(argument)}"
+            return ProposedClass(tool_class="irreversible", by="schema", question=question)
+    return ProposedClass(tool_class=by_name or "irreversible", by="name" if by_name is not None else "nothing")
+
+
+def contradicted(name: str, question: str) -> ProposedClass:
+    """The stricter one, of a tool that is said to only read and whose name says otherwise."""
+    return ProposedClass(tool_class=maybe_class(name) or "irreversible", by="name", question=question)
+
+
+def maybe_question(name: str, tool_class: ToolClass) -> str | None:
+    """What is asked where a tool is to be read-only whose name says otherwise."""
+    verb = maybe_changing_verb(name) if tool_class == "read_only" else None
+    return None if verb is None else f"it is said to only read, and its name says {verb!r}"
 
 
 class _Hints(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,20 +108,3 @@ class _Hints(msgspec.Struct, frozen=True, kw_only=True):
         if self.read_only is True:
             return "read_only"
         return "reversible" if self.destructive is False else None
-
-
-# fmt: off
-_READING: Final = frozenset((
-    "check", "count", "describe", "diff", "exists", "fetch", "find", "get", "help", "history", "info", "inspect",
-    "list", "log", "lookup", "ls", "peek", "ping", "preview", "read", "schema", "search", "show", "stat", "stats",
-    "status", "time", "tree", "validate", "version", "view", "whoami",
-))
-_ADDING: Final = frozenset(("add", "append", "branch", "clone", "copy", "create", "insert", "mkdir", "new", "star"))
-_LOSING: Final = frozenset((
-    "apply", "archive", "call", "cancel", "clear", "close", "commit", "delete", "deploy", "destroy", "drop", "edit",
-    "email", "eval", "exec", "execute", "kill", "merge", "migrate", "modify", "move", "overwrite", "patch", "pay",
-    "post", "publish", "purge", "push", "put", "remove", "rename", "replace", "reset", "revoke", "rm", "run", "send",
-    "set", "shutdown", "start", "stop", "submit", "terminate", "transfer", "truncate", "update", "upload", "wipe",
-    "write",
-))
-# fmt: on

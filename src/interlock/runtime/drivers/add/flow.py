@@ -1,10 +1,10 @@
 """The flow from a server without a driver to a folder in the workspace: ask, propose, agree, keep.
 
 The caller decides who agrees and how: `agree` gets every tool with its proposed class and gives back what
-is to be written. An import passes one that leaves open what the server does not say.
+is to be written. No server runs meanwhile: an import asks about the tools of several at once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from interlock.runtime.drivers.add.add import AddResult, NotAdded, add, known_co
 from interlock.runtime.drivers.add.trial import Say, TrialRunner
 from interlock.runtime.drivers.workspace.imported_folder import read_folder
 
-Agree = Callable[[tuple[Proposal, ...]], tuple[Proposal, ...]]
+Agree = Callable[[tuple[Proposal, ...]], Awaitable[tuple[Proposal, ...]]]
 
 
 class DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ async def wrap(bench: TrialRunner, wanted: DriverRequest, agree: Agree, say: Say
     problems = [each for each in proposed if isinstance(each, Problem)]
     if problems:
         raise NotAdded(problems[0].code, problems[0].message, f"it has {problems[0].hint}", problems)
-    proposals = agree(tuple(each for each in proposed if isinstance(each, Proposal)))
+    proposals = await agree(tuple(each for each in proposed if isinstance(each, Proposal)))
     if not proposals:
         raise NotAdded("no_tools", "none of the server's tools is wanted", "there is nothing to make contracts of")
     asks = wanted.hints.get("asks", False) or frozenset(wanted.hints.get("asks_tools", ()))

@@ -6,13 +6,16 @@ a signature is the person's word for what they saw.
 
 import secrets
 import time
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
 
 from interlock.operator_api.approvals import Approval as ShownApproval
+from interlock.operator_api.classification import ToolRuling
 from interlock.operator_api.grants import GrantDraft
 from interlock.protocol.approvals.approval import Approval, Kind, Source
+from interlock.protocol.approvals.classification import ClassEntry, classification_digest
 from interlock.protocol.approvals.digests import enrolment_digest, shown_digest, signed_digest
 from interlock.protocol.approvals.standing_grant import StandingGrant, grant_digest
 from interlock.protocol.ax.confirmation.held_call import call_digest
@@ -50,6 +53,21 @@ def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None
         nonce="",
         tool=grant.tool,
         aggregator_id=grant.aggregator_id,
+    )
+    return sign(asked, key=key, passphrase_fd=passphrase_fd)
+
+
+def prove_classes(
+    aggregator_id: str, id: str, entries: Sequence[ToolRuling], *, key: str | None, passphrase_fd: int | None
+) -> Raw:
+    """The `proof` of what several tools are, over the list that was shown."""
+    listed = [ClassEntry(tool=one.tool, digest=one.digest, tool_class=one.tool_class) for one in entries]
+    asked = Asked(
+        confirmation_id=id,
+        call_digest=classification_digest(id, listed),
+        nonce="",
+        tool=entries[0].tool,
+        aggregator_id=aggregator_id,
     )
     return sign(asked, key=key, passphrase_fd=passphrase_fd)
 

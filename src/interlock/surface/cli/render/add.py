@@ -8,19 +8,13 @@ import msgspec
 from interlock.operator_api.drivers import DriverSummary
 from interlock.protocol.ax.capability import ToolClass
 from interlock.protocol.ax.names import normalise
-from interlock.protocol.drivers.authoring.proposal import Proposal
+from interlock.protocol.drivers.authoring.proposal import SUGGESTED, Proposal
 from interlock.protocol.drivers.binding.listed_tool import exposed_segment
 from interlock.protocol.drivers.model import Problem
 from interlock.runtime.drivers.add.flow import WrapResult
+from interlock.surface.cli.render.tool_class import reason
 from interlock.surface.cli.terminal.output import Output
 from interlock.surface.cli.terminal.text import count, one_line
-
-WHY = {
-    "annotations": "the server says so",
-    "name": "its name suggests it",
-    "person": "you say so",
-    "contract": "its contract says so",
-}
 
 
 def with_classes(proposals: Sequence[Proposal], said: Mapping[str, ToolClass], *, accept: bool) -> tuple[Proposal, ...]:
@@ -28,9 +22,9 @@ def with_classes(proposals: Sequence[Proposal], said: Mapping[str, ToolClass], *
     made = []
     for each in proposals:
         if each.is_new and each.tool_name in said:
-            each = msgspec.structs.replace(each, tool_class=said[each.tool_name], by="person")
-        elif each.is_new and accept and each.by == "name":
-            each = msgspec.structs.replace(each, by="person")
+            each = msgspec.structs.replace(each, tool_class=said[each.tool_name], by="person", question=None)
+        elif each.is_new and accept and each.by in SUGGESTED:
+            each = msgspec.structs.replace(each, by="person", question=None)
         made.append(each)
     return tuple(made)
 
@@ -47,7 +41,7 @@ def show_proposals(out: Output, proposals: Sequence[Proposal]) -> None:
             Text(one_line(each.tool_name), style="bold"),
             Text(contract),
             Text(each.tool_class),
-            Text(WHY[each.by]),
+            Text(reason(each.by, each.question), style="yellow" if each.question else ""),
         )
         rows.append(list(cells))
     out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 1: 16, 0: 16}))
@@ -55,7 +49,7 @@ def show_proposals(out: Output, proposals: Sequence[Proposal]) -> None:
 
 def proposal_lines(proposals: Sequence[Proposal]) -> list[str]:
     """For stderr, where stdout is JSON."""
-    return [f"{one_line(each.tool_name)}: {each.tool_class}, {WHY[each.by]}" for each in proposals]
+    return [f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}" for each in proposals]
 
 
 def show_added(out: Output, done: WrapResult, *, state: DriverSummary | None) -> None:
@@ -73,7 +67,7 @@ def show_added(out: Output, done: WrapResult, *, state: DriverSummary | None) ->
         out.line(f"review: {one_line(review)}")
     for line in _sandbox_lines(added.sandbox):
         out.line(line)
-    open_ = [each for each in proposals if each.by == "name"]
+    open_ = [each for each in proposals if each.by in SUGGESTED and each.question is None]
     if open_:
         said = f"{count(len(open_), 'tool')} without a class: the first call of each waits for your decision"
         out.line(f"open: {said} (interlock approvals)")
@@ -133,6 +127,7 @@ def _value(done: WrapResult, state: DriverSummary | None) -> dict[str, Any]:
                 "class": each.tool_class,
                 "by": each.by,
                 "new": each.is_new,
+                "question": each.question,
             }
             for each in proposals
         ],

@@ -3,19 +3,21 @@
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from interlock.surface.cli.class_dialogue import CLASSES, ask_classes, classes_of
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.keys.passphrases import can_ask
-from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable, Waits
+from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
     from interlock.config.plan import Plan
     from interlock.operator_api.drivers import DriverSummary
+    from interlock.protocol.ax.capability import ToolClass
     from interlock.protocol.drivers.authoring.proposal import Proposal
     from interlock.protocol.interop.model import Finding
     from interlock.runtime.drivers.add.add import NotAdded
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 SETTLE_S = 30.0
 PATH_CHARS_MAX = 4096
 SETTLE_LOOK_S = 0.2
-CLASSES = ("read_only", "reversible", "irreversible")
 
 app = verb_app("Make a driver of an MCP server.")
 
@@ -108,7 +109,7 @@ def add(
         args=tuple(args or ()),
         as_id=as_id,
         tools=_tools(tools),
-        classes=_classes(classes or []),
+        classes=classes_of(classes or []),
         env=_parse_assignments(env or [], "--env"),
         secrets=tuple(secret or ()),
         headers={name: value or "" for name, value in _parse_assignments(header or [], "--header").items()},
@@ -271,36 +272,30 @@ class _Flow:
         answer: str = typer.prompt(f"{secret.name}", default="", hide_input=True, show_default=False, err=True)
         return answer or None
 
-    def agreed(self, proposals: "tuple[Proposal, ...]") -> "tuple[Proposal, ...]":
+    async def agreed(self, proposals: "tuple[Proposal, ...]") -> "tuple[Proposal, ...]":
         """With the person, where one is there. What only a name suggests stays open unless somebody accepts it."""
         from interlock.surface.cli.render.add import proposal_lines, show_proposals, with_classes
 
+        out = self.invocation.out
+        for each in proposals:
+            if each.by == "person" and each.question is not None:
+                out.remark(f"note: {each.tool_name}: {each.question}")
         if self._yes:
             return with_classes(proposals, {}, accept=True)
-        if not can_ask() or (self.invocation.out.as_json and self._no_trust):
+        if not can_ask() or (out.as_json and self._no_trust):
             return proposals
-        said: dict[str, Any] = {}
-        while True:
+
+        def show(said: "Mapping[str, ToolClass]") -> None:
             shown = with_classes(proposals, said, accept=False)
-            if self.invocation.out.as_json:
-                for line in proposal_lines(shown):
-                    self.invocation.out.remark(line)
-            else:
-                show_proposals(self.invocation.out, shown)
-            answer = typer.prompt("Write it? yes, no, or TOOL=CLASS to change one", default="yes", err=True).strip()
-            if answer.lower() in ("y", "yes"):
-                return with_classes(shown, {}, accept=True)
-            if answer.lower() in ("n", "no", "q"):
-                raise Waits("not_decided", "nothing was written")
-            try:
-                changed = _classes(answer.replace(",", " ").split())
-            except BadUsage as bad:
-                self.invocation.out.remark(bad.message)
-                continue
-            names = {each.tool_name for each in proposals if each.is_new}
-            if unknown := [name for name in changed if name not in names]:
-                self.invocation.out.remark(f"there is no tool {unknown[0]} whose class could be changed")
-            said |= {name: value for name, value in changed.items() if name in names}
+            if not out.as_json:
+                show_proposals(out, shown)
+                return
+            for line in proposal_lines(shown):
+                out.remark(line)
+
+        tools = {each.tool_name: each.tool_name for each in proposals if each.is_new}
+        said = ask_classes("Write it?", tools, show, out.remark, nothing_done="nothing was written")
+        return with_classes(proposals, said, accept=True)
 
 
 def _tools(text: str | None) -> dict[str, str | None] | None:
@@ -312,17 +307,6 @@ def _tools(text: str | None) -> dict[str, str | None] | None:
         found[tool] = contract or None
     if not found:
         raise BadUsage("usage", "--tools names no tool", hint="--tools read_file:fs-read,write_file:fs-write")
-    return found
-
-
-def _classes(texts: Sequence[str]) -> dict[str, Any]:
-    found = {}
-    for text in texts:
-        tool, _, said = text.rpartition("=")
-        tool_class = said.replace("-", "_")
-        if not tool or tool_class not in CLASSES:
-            raise BadUsage("usage", f"{text} is not TOOL=CLASS", hint=f"a class is one of {', '.join(CLASSES)}")
-        found[tool] = tool_class
     return found
 
 

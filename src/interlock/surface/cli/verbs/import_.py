@@ -2,21 +2,24 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from interlock.surface.cli.class_dialogue import ask_classes
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
+    from interlock.protocol.ax.capability import ToolClass
     from interlock.protocol.interop.clients import Client
     from interlock.protocol.interop.convert.batch import Batch
     from interlock.runtime.drivers.add.add import AddResult
     from interlock.runtime.interop.client_discovery import Machine, SourceFile
     from interlock.runtime.interop.importer import DriverReport, ImportRequest, Keep, Kept, Report
-    from interlock.runtime.interop.probe_drafts import ProbeResult
+    from interlock.runtime.interop.probe_drafts import Agree, ProbeResult, Proposals
 
 app = verb_app("Bring in the servers that other clients have.")
 
@@ -119,12 +122,14 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
         out.remark(f"{driver.id}: {one_line(join(driver.command))}")  # AIP-import-8
         return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)  # AIP-import-8
 
-    async def finish(folder: Path) -> "AddResult":
-        # What its server does not say of a tool stays open: no person was asked.
-        done = await wrap_server(invocation, request_of_draft(folder), lambda proposals: proposals)
-        return done.added
+    async def finish(folder: Path, agree: "Agree") -> "AddResult":
+        return (await wrap_server(invocation, request_of_draft(folder), agree)).added
 
-    done = run_stored(connect(drafts, invocation.loaded.plan.workspace, finish, agreed))
+    def decide(proposed: "Mapping[str, Proposals]") -> "Mapping[str, Proposals]":
+        # What its server does not say of a tool stays open where no person is asked.
+        return proposed if yes or not is_dialogue(invocation) else _ask_about_tools(invocation, proposed)
+
+    done = run_stored(connect(drafts, invocation.loaded.plan.workspace, finish, agreed, decide))
     for each in done:
         if each.key is not None:
             trust_driver(invocation, each.key)
@@ -132,6 +137,38 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
         elif each.state == "failed":
             out.remark(f"{each.id} stays a draft: {one_line(each.reason or '')}; interlock add {each.id} tries again")
     return done
+
+
+def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]") -> "Mapping[str, Proposals]":
+    """One table for the tools of all servers, by DRIVER.TOOL."""
+    from msgspec.structs import replace
+
+    from interlock.surface.cli.render.add import show_proposals, with_classes
+
+    rows = {
+        f"{id}.{each.tool_name}": (id, position)
+        for id, proposals in proposed.items()
+        for position, each in enumerate(proposals)
+    }
+    tools = {name: proposed[id][at].tool_name for name, (id, at) in rows.items() if proposed[id][at].is_new}
+
+    def changed(said: "Mapping[str, ToolClass]", *, accept: bool) -> "dict[str, Proposals]":
+        return {
+            id: with_classes(
+                proposals,
+                {one.tool_name: said[name] for one in proposals if (name := f"{id}.{one.tool_name}") in said},
+                accept=accept,
+            )
+            for id, proposals in proposed.items()
+        }
+
+    def show(said: "Mapping[str, ToolClass]") -> None:
+        now = changed(said, accept=False)
+        show_proposals(invocation.out, [replace(now[id][at], tool_name=name) for name, (id, at) in rows.items()])
+
+    nothing = "no tool was classified; the drafts stay"
+    said = ask_classes("Write all of them?", tools, show, invocation.out.remark, nothing_done=nothing)
+    return changed(said, accept=True)
 
 
 def own_addresses(invocation: Invocation) -> list[str]:
