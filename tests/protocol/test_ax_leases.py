@@ -49,23 +49,23 @@ def test_a_record_that_cannot_be_read_is_named(data: bytes) -> None:
         read_lease(data)
 
 
-@pytest.mark.req("AX-13.4-2")
+@pytest.mark.req("AX-13.4-2", "AX-13.4-3")
 def test_nobody_holding_it_anybody_may() -> None:
     assert claim(None, register(), AT_B) == Claim(lease=AT_B, replaces=None)
 
 
-@pytest.mark.req("AX-13.4-2")
+@pytest.mark.req("AX-13.4-2", "AX-13.4-3")
 def test_another_aggregators_registrant_is_refused_with_its_holder() -> None:
     split_brain(claim(AT_A, register(), AT_B), A)
 
 
-@pytest.mark.req("AX-13.4-2")
+@pytest.mark.req("AX-13.4-2", "AX-13.4-3")
 def test_an_aggregator_takes_over_its_own_record() -> None:
     again = lease_of(A, "another session at a")
     assert claim(AT_A, register(), again) == Claim(lease=again, replaces=AT_A)
 
 
-@pytest.mark.req("AX-13.4-2")
+@pytest.mark.req("AX-13.4-2", "AX-13.4-3")
 def test_who_gives_up_the_held_session_moves_at_once_and_a_clone_does_not() -> None:
     assert claim(AT_A, register(released_session="session at a"), AT_B) == Claim(lease=AT_B, replaces=AT_A)
     for guess in ("", "session at b", AT_A.session_hash):

@@ -337,7 +337,7 @@ def test_our_extensions_are_read_and_listed() -> None:
     assert loaded(driver()).extension_keys == ()
 
 
-@pytest.mark.req("AIP-front-11")
+@pytest.mark.req("AIP-front-11", "AIP-proto-5")
 @pytest.mark.parametrize(
     ("metadata", "pointer"),
     [

@@ -72,7 +72,7 @@ def container(image: str = "acme/server:1.0", transport: str = "stdio", **more: 
     return declared(server={"kind": "docker", "image": image, **more}, transport=transport, **fields)
 
 
-@pytest.mark.req("AIP-server-6")
+@pytest.mark.req("AIP-server-6", "AIP-security-2")
 async def test_the_command_names_every_variable_and_holds_no_value(place: Place, client: Client) -> None:
     wanted = container(
         args=["--mode", "safe"],
@@ -164,6 +164,7 @@ async def test_http_is_published_on_the_loopback_only(place: Place) -> None:
     assert [word for word in another.command if word not in done.command] == [f"{another.url.split('/')[2]}:8080"]
 
 
+@pytest.mark.req("AIP-security-2")
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
