@@ -250,6 +250,19 @@ async def test_one_users_expired_login_is_nobody_elses(stage: Stage) -> None:
         lease.release()
 
 
+@pytest.mark.req("AIP-19.access-1")
+@pytest.mark.parametrize("isolation", ["driver", "user"])
+async def test_a_secret_that_is_granted_to_others_reaches_no_process(stage: Stage, isolation: str) -> None:
+    kept = [{**KEPT[0], "access": {"bind": [{"tool": "other"}]}}]
+    async with Scripted() as there:
+        server = {"kind": "remote", "url": there.url, "auth": BEARER}
+        options: dict[str, Any] = {**ONCE, "metadata": {"isolation": isolation}}
+        provider = await settled(stage.provider(server=server, transport="http", secrets=kept, **options))
+        assert provider.state is DriverState.UNAUTHED
+        assert isinstance(await provider.acquire(caller("ada")), DriverError)
+        assert there.requests == []
+
+
 @pytest.mark.req("AIP-security-8")
 async def test_a_users_own_secret_reaches_that_users_process_alone(stage: Stage) -> None:
     kept = [{**KEPT[0], "access": {"bind": [{"userId": "client:ada"}]}}]

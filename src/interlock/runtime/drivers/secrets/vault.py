@@ -120,7 +120,7 @@ class DriverRevealer(SecretResolver):
         granted_by = maybe_granted_by(entry, driver, self._contracts, is_own=is_own, user=self._who)
         if granted_by is None:  # AIP-19.access-1
             self._record(DENIED, slug, None)
-            per_user = any(grant.kind == USER for grant in entry.access.bind) if entry.access is not None else False
+            per_user = entry.access is not None and any(grant.kind == USER for grant in entry.access.bind)
             how = lines_to_grant(driver, is_beside=None, has_access=entry.access is not None)
             text = f"its inventory does not let it have the secret {slug} ({ACCESS_DENIED}): {how}"
             return MissingSecret(slug=slug, code=ACCESS_DENIED, text=text, per_user=per_user)
