@@ -42,7 +42,7 @@ def test_the_file_servers_read_file_is_bound_without_a_doubt() -> None:
     assert (reading.warnings, reading.mode, reading.tool_name) == ((), "structured", "tool")
 
 
-@pytest.mark.req("AIP-tools-2")
+@pytest.mark.req("AIP-tools-2", "AIP-tools-7")
 @pytest.mark.parametrize(
     ("tool", "told"),
     [

@@ -360,7 +360,7 @@ def test_what_removed_everybody_is_the_error_where_it_tells_the_caller_more(
     assert not error.retryable
 
 
-@pytest.mark.req("AIP-30.auth-2")
+@pytest.mark.req("AIP-30.auth-2", "AIP-30.resolve-2")
 def test_a_logged_out_driver_says_what_it_waits_for() -> None:
     login = "set the secret acme/api-key, or log in at https://acme.example/login"
     error = ask(candidate(standing={"auth": "unauthed", "login": login})).error

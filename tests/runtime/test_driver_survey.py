@@ -293,6 +293,8 @@ def test_a_contract_of_another_version_is_not_bound(workspace: Workspace) -> Non
     (problem,) = workspace.one().problems
     assert (problem.code, problem.field) == ("tool_unavailable", "/implements/0/version")
     assert "2.0.0" in problem.message
+    workspace.write(folder / "tools/fs-read/TOOL.md", contract(version="1.4.0"))
+    assert workspace.one().problems == ()
 
 
 @pytest.mark.parametrize(
@@ -368,6 +370,8 @@ def test_the_address_of_a_remote_driver_keeps_to_its_own_list(workspace: Workspa
     ],
 )
 def test_a_server_on_a_public_host_is_not_self_hosted(workspace: Workspace, url: str, is_near: bool) -> None:
+    workspace.driver(remote(url, policy_tags=["pii-safe"]))
+    assert workspace.one().state is None
     workspace.driver(remote(url, policy_tags=["pii-safe", "self-hosted"]))
     only = workspace.one()
     assert only.state is (None if is_near else DriverState.REJECTED)

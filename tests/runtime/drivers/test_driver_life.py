@@ -248,6 +248,8 @@ async def test_an_operator_may_have_only_the_broken_binding_dropped(stage: Stage
     tools = {"echo": "echoes", "wait": "waits", "gone": "goes"}
     provider = await settled(stage.provider(tools=tools, plan={"on_mismatch": "drop_binding"}))
     assert (provider.state, provider.contract_ids) == (DriverState.PARTIAL, {"echoes", "waits"})
+    alone = stage.provider(id="none-mcp", tools={"gone": "goes"}, plan={"on_mismatch": "drop_binding"})
+    assert (await settled(alone)).state is DriverState.REJECTED
     lease = await lent(provider)
     assert (await asked(lease, n=1))["n"] == 1
     lease.release()

@@ -201,9 +201,11 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self, uris: list[str], prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]
     ) -> None:
         denied = await asyncio.to_thread(maybe_denied, uris, link.plan, self.provider.driver)
-        if denied is not None and not self.done:  # AIP-security-6: nothing is sent
+        if self.done:
+            return
+        if denied is not None:  # AIP-security-6: nothing is sent
             self.fail(denied)
-        elif not self.done:
+        else:
             self._forward(prepared, link, arguments)
 
     def _forward(self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]) -> None:
@@ -361,7 +363,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             asked = data.get("reason") in ("input_required", "input_refused")
             self._on_server_error(_UNANSWERABLE if asked else _MALFORMED)
         elif not self._retry(sent=sent):
-            self._lose(fault, outcome)
+            self._lose(fault, data, outcome)
 
     def _on_server_error(self, error: DriverError) -> None:
         if not error.retryable or not self._retry(sent=True):
@@ -413,13 +415,13 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.refund()
         self.answer_result(error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED)
 
-    def _lose(self, fault: Fault, outcome: Outcome) -> None:
+    def _lose(self, fault: Fault, data: dict[str, Any], outcome: Outcome) -> None:
         """AIP-transport-13: what is on record under the ref is more than the client is told."""
         detail = fault.detail if isinstance(fault, LostFault) else fault.message
         ref = self._log_ref(DriverError(code="upstream_error", message=detail))
         self._record_invocation("upstream_error")
-        data = {**(fault.data or {}), "ref": ref}  # AIP-transport-13
-        super().on_failed(Fault(fault.code, fault.message, data), outcome)
+        # AIP-transport-13
+        super().on_failed(Fault(fault.code, fault.message, {**data, "ref": ref}), outcome)
 
     def _degrade(self, error: DriverError) -> None:
         super().on_failed(unreachable(self._log_ref(error)), Outcome.LOST)
