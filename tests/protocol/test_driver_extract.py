@@ -61,7 +61,7 @@ def test_a_path_leads_where_it_says(text: str, found: Any) -> None:
     assert find(text) == found
 
 
-@pytest.mark.req("AIP-extract-2")
+@pytest.mark.req("AIP-extract-2", "AIP-extract-6")
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -69,6 +69,9 @@ def test_another_argument_or_minor_version_is_none(before: Any, now: Any) -> Non
 def test_a_new_year_of_a_calendar_version_is_only_a_warning() -> None:
     (problem,) = changed(npm("x@2025.12.1"), npm("x@2026.1.1"))
     assert (problem.code, problem.severity) == ("major_bump_required", "warning")
+    for first, severity in ((1969, "error"), (1970, "warning")):
+        (problem,) = changed(npm(f"x@{first}.1.1"), npm("x@2026.1.1"))
+        assert problem.severity == severity
 
 
 @pytest.mark.req("AIP-identity-3")

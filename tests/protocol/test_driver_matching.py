@@ -42,7 +42,7 @@ def test_the_file_servers_read_file_is_bound_without_a_doubt() -> None:
     assert (reading.warnings, reading.mode, reading.tool_name) == ((), "structured", "tool")
 
 
-@pytest.mark.req("AIP-tools-2", "AIP-tools-7")
+@pytest.mark.req("AIP-tools-2", "AIP-tools-7", "AIP-tools-8")
 @pytest.mark.parametrize(
     ("tool", "told"),
     [
@@ -297,7 +297,7 @@ def test_a_tool_that_says_it_only_reads_relaxes_nothing() -> None:
     )
 
 
-@pytest.mark.req("AIP-tools-8")
+@pytest.mark.req("AIP-tools-8", "AIP-tools-2")
 @pytest.mark.parametrize(
     ("schema", "wrong"),
     [

@@ -128,6 +128,17 @@ def test_an_address_that_cannot_be_used_is_refused(url: str, code: str) -> None:
     found = errors(remote(url))
     assert (code, "/server/url") in found
     assert {pointer for _, pointer in found} == {"/server/url"}
+    if code == "plaintext_secret":
+        refused = as_driver(remote(url)).errors
+        assert {"'url' holds a credential in clear"} == {one.message for one in refused if one.code == code}
+        assert not any("password" in one.message + one.hint for one in refused)
+
+
+@pytest.mark.req("AIP-server-7")
+def test_install_of_a_remote_server_is_ignored_and_of_another_it_is_not() -> None:
+    install = [{"method": "npm", "package": "p"}]
+    assert ("install_ignored", "/install") in told(as_driver({**remote(), "install": install}).warnings)
+    assert ("install_ignored", "/install") not in told(as_driver(driver(install=install)).warnings)
 
 
 @pytest.mark.req("AIP-server-7")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.runtime import fake_docker
 from tests.runtime.installs import Place, declared, program
@@ -252,12 +253,15 @@ async def test_the_digest_of_the_first_pull_is_run_until_somebody_decides_otherw
     assert difference(first.lock, newer.lock) == (f"integrity {FIRST} -> {SECOND}",)
 
 
+@pytest.mark.req("AIP-server-5")
 async def test_a_recorded_image_that_is_gone_everywhere_is_a_failure_and_nothing_else_is_run(
     place: Place, client: Client
 ) -> None:
     wanted = container("acme/server:latest")
     client.state(registry={"acme/server:latest": FIRST})
     lock = (await place.done(wanted)).lock
+    other = await place.failed(wanted, msgspec.structs.replace(lock, integrity=SECOND))
+    assert "no longer has the digest that was recorded" in other.reason
     client.state(registry={"acme/server:latest": SECOND}, images={})
     failed = await place.failed(wanted, lock)
     assert failed.code == "install_failed"

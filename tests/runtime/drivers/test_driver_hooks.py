@@ -31,7 +31,10 @@ ENTRY = """
     def tenfold(value):
         return value * 10
 
-    define_driver(parse_tool_result=parse, build_arguments=lambda args: {**args.mapped, "built": True})
+    def build(args):
+        return {**args.mapped, "built": True} if args.input.get("n") != -1 else ["built"]
+
+    define_driver(parse_tool_result=parse, build_arguments=build)
 """
 
 
@@ -94,6 +97,21 @@ async def test_transforms_come_before_build_arguments(hooked: Hooked) -> None:
 async def test_what_the_server_would_not_take_is_not_sent(hooked: Hooked) -> None:
     refused = await hooked.hooks.arguments(hooked.bound, {"n": "4"}, {})
     assert isinstance(refused, DriverError) and refused.code == "contract_mismatch"
+    listed = await hooked.hooks.arguments(hooked.bound, {"n": -1}, {})
+    assert isinstance(listed, DriverError) and (listed.code, "a dict" in listed.cause["reason"]) == ("internal", True)
+
+
+@pytest.mark.req("AIP-define-2")
+async def test_a_process_that_answers_something_else_is_not_believed(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(hook: str, **members: Any) -> Any:
+        return ["built"]
+
+    monkeypatch.setattr(hooked.hooks.process, "ask", ask)
+    refused = await hooked.hooks.arguments(hooked.bound, {}, {})
+    assert isinstance(refused, DriverError)
+    assert (refused.code, refused.cause["reason"]) == ("internal", "it returns no dict")
 
 
 @pytest.mark.req("AIP-tools-13", "AIP-define-3")

@@ -141,7 +141,6 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
     """What people write instead, and the way back: AIP-front-3, -9 and -10, AIP-server-9, AIP-compat-1."""
     field = problem.field
     hint = message = None
-    server = data.get("server")
     if field == "/version" and isinstance(data.get("version"), int | float):  # AIP-front-10: three parts
         hint = "write three parts: 1.0.0"
     # AIP-front-3: the two other spellings
@@ -153,9 +152,8 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
         hint = "add server with kind and what it needs, or a server.json beside this file"
     elif field == "/server/kind":  # AIP-server-9
         hint = f"write one of {', '.join(SERVER_KEYS)}"
-    # AIP-server-9
-    elif field.startswith("/server/") and isinstance(server, Mapping) and server.get("kind") in SERVER_KEYS:
-        kind = server["kind"]
+    elif field.startswith("/server/"):  # AIP-server-9; with another kind, nothing but the kind is wrong
+        kind = data["server"]["kind"]
         hint = f"kind {kind} takes {', '.join(SERVER_KEYS[kind])}; the first of them is required"
     elif field.startswith("/implements/") and "/metadata" in field:
         index = field.split("/")[2]
