@@ -1,5 +1,6 @@
 """Which bytes are one message, and what is said of those that are not?"""
 
+import json
 import sys
 import time
 
@@ -250,3 +251,15 @@ def test_what_is_too_deep_for_a_value_is_told_from_what_is_not() -> None:
     assert is_deep(nested(5000))
     assert not is_deep(nested(100))
     assert not is_deep(b"no JSON")
+
+
+@pytest.mark.parametrize("shift", range(5))
+@pytest.mark.parametrize("text", ["é", "€", "😀", "aé€😀"])
+def test_large_text_is_checked_piece_by_piece(text: str, shift: int) -> None:
+    whole = "x" * shift + text * 200_000
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "result": whole}, ensure_ascii=False).encode()
+    read = decode_untrusted(body)
+    assert isinstance(read, Response) and len(read.result) == len(whole.encode()) + 2
+    for place in (len(body) // 2, 262_144 + 30, len(body) - 3):
+        with pytest.raises(CodecError, match="UTF-8"):
+            decode_untrusted(body[:place] + b"\xff" + body[place + 1 :])

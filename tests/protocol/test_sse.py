@@ -1,13 +1,14 @@
 """Is the event stream read and written as WHATWG HTML 9.2.5 and 9.2.6 say?"""
 
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized
-from interlock.protocol.mcp.sse import RETRY_DIGITS_MAX, SseEvent, SseParser, encode_event
+from interlock.protocol.mcp.sse import RETRY_DIGITS_MAX, SseEvent, SseParser, encode_event, event_pieces
 
 LIMIT = 4096
 
@@ -268,3 +269,26 @@ def test_json_is_encoded_on_one_line() -> None:
 def test_a_field_that_would_break_the_stream_is_not_encoded(fields: dict[str, bytes | int]) -> None:
     with pytest.raises(ValueError, match="event must"):
         encode_event(b"x", **fields)
+
+
+def test_a_large_event_is_in_memory_twice_at_most() -> None:
+    data = b'{"a":"%b"}' % (b"x" * 4_000_000)
+    written = encode_event(data, event=b"message", id=b"1")
+    pieces = [written[start : start + 65536] for start in range(0, len(written), 65536)]
+    parser, events = SseParser(len(data)), []
+    tracemalloc.start()
+    try:
+        for piece in pieces:
+            events += parser.feed(piece)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert events == [SseEvent("message", data, "1")]
+    assert peak < 2.3 * len(data)
+
+
+@pytest.mark.parametrize("data", [b"{}", b"x" * 100_000, b"x" * 100_000 + b"\r\ny"])
+def test_an_event_in_pieces_is_the_event(data: bytes) -> None:
+    pieces = event_pieces(data, event=b"message", id=b"7")
+    assert b"".join(pieces) == encode_event(data, event=b"message", id=b"7")
+    assert any(piece is data for piece in pieces) is (len(data) == 100_000)

@@ -21,7 +21,7 @@ from typing import Protocol, cast
 
 from interlock.process.groups import between_fork_and_exec, group_exists, reap_adopted, signal_group
 from interlock.process.launch import ChildStartFailed, child_environment, program
-from interlock.process.lines import LineSplitter, one_line
+from interlock.process.lines import LineSplitter, write_line
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr import StderrLine, StderrRing
 from interlock.protocol.jsonrpc.oversized import Oversized
@@ -167,7 +167,7 @@ class Child:
         stdin = self._stdin
         if stdin is None or self._full or stdin.is_closing():
             return False
-        stdin.write(one_line(message))
+        write_line(stdin, message)
         return True
 
     def pause_reading(self) -> None:

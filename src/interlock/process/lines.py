@@ -5,7 +5,14 @@ longer than the limit, so a peer that sends no newline costs at most one message
 A longer line is skipped to its end; only whose message it is, is looked for while it passes.
 """
 
+import asyncio
+from typing import Final
+
 from interlock.protocol.jsonrpc.oversized import Oversized, OversizedScanner
+
+TOGETHER_BYTES_MAX: Final = (
+    64 * 1024
+)  # of a message that is copied for its newline: dearer than a second write when longer
 
 
 class LineSplitter:
@@ -111,3 +118,12 @@ def one_line(message: bytes) -> bytes:
     a line there.
     """
     return message.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
+
+
+def write_line(writer: asyncio.WriteTransport, message: bytes) -> None:
+    """Write `message` as one line, without a copy of a large one."""
+    message = message.replace(b"\n", b" ").replace(b"\r", b" ")
+    if len(message) <= TOGETHER_BYTES_MAX:
+        writer.write(message + b"\n")
+    else:
+        writer.writelines((message, b"\n"))

@@ -6,6 +6,7 @@ No loop takes them for pipes, and libuv ends the process over it. They are never
 import asyncio
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -27,6 +28,10 @@ class FileOutput:
     def write(self, data: bytes) -> None:
         if self._file is not None:
             self._file.write(data)
+
+    def writelines(self, pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
+            self.write(piece)
 
     def is_closing(self) -> bool:
         return self._file is None

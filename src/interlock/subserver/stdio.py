@@ -8,7 +8,7 @@ import os
 from typing import cast
 
 from interlock.net.message_pipe import CUT, NORMAL, MessageSink
-from interlock.process.lines import LineSplitter, one_line
+from interlock.process.lines import LineSplitter, write_line
 from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
 
 
@@ -57,7 +57,7 @@ class StandardPipe:
         writer = self._writer
         if writer is None or self._closed or self._full or writer.is_closing():
             return False
-        writer.write(one_line(message))
+        write_line(writer, message)
         return True
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:

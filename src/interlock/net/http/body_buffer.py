@@ -9,6 +9,7 @@ import io
 import os
 from typing import Final
 
+LARGE_READ_BYTES: Final = 32 * 1024  # a read of so much is probably not the last of its message
 _SMALL_BYTES: Final = 4096
 _LARGE_BYTES: Final = 256 * 1024  # what a loop reads at once
 _GROWTH: Final = 4  # how many times what has come is made room for: who only names a length takes no memory

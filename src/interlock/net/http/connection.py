@@ -23,7 +23,7 @@ from interlock.net.http.answer import (
     ends_with_connection,
     tls_detail,
 )
-from interlock.net.http.body_buffer import BodyBuffer
+from interlock.net.http.body_buffer import LARGE_READ_BYTES, BodyBuffer
 from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
 
 HEAD_BYTES_MAX = 65536  # of header lines, informational answers and trailers; common servers stop at 8 to 64 KiB
@@ -219,6 +219,18 @@ class HttpConnection(asyncio.Protocol):
             self._answer(call, self._persistent and malformed is None)
         elif malformed is not None:
             self._fail_malformed(malformed)
+        elif len(data) >= LARGE_READ_BYTES and not self._paused:
+            self._let_others()
+
+    def _let_others(self) -> None:
+        """A loop reads on for as long as more comes: pause, so that others have their turn between large pieces."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._paused and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _learn(self, data: bytes, end: int) -> None:
         """Remember the head of an answer that came whole and needed nothing special of the parser.

@@ -12,6 +12,7 @@ from msgspec import Raw
 from interlock.protocol.jsonrpc.deep import DEPTH_MAX, decode_deep
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError, Fault, error_body
 from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
+from interlock.protocol.jsonrpc.outline import maybe_outline
 from interlock.protocol.jsonrpc.surrogates import hide
 
 
@@ -86,20 +87,52 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what 
 _ID_START = frozenset(b'"-0123456789')
 _FRACTION = frozenset(b".eE")
 ID_BYTES_MAX = 64 * 1024  # an id is echoed and kept per call
+_UTF8_PIECE_BYTES = 256 * 1024
+_QUOTES_FEW = 1000  # twice the names and strings that a large message may have to count as few
+_UTF8_TAIL_MAX = 3  # bytes of a character after its first
 PARAMS_REST_BYTES_MAX = 256 * 1024  # of params beside what may be large: each member costs an object
+
+
+def _check_utf8(data: bytes) -> None:
+    """Raises UnicodeDecodeError. msgspec passes over raw strings without decoding them, so without this, invalid UTF-8
+    would reach the other side. A large text is decoded piece by piece, because the whole takes room."""
+    if len(data) <= _UTF8_PIECE_BYTES:
+        data.decode()
+        return
+    start, size = 0, len(data)
+    while start < size:
+        end = min(start + _UTF8_PIECE_BYTES, size)
+        for _ in range(_UTF8_TAIL_MAX):
+            if end < size and data[end] & 0xC0 == 0x80:  # within a character
+                end -= 1
+        data[start:end].decode()
+        start = end
+
+
+def _bulk_size(params: dict[str, Raw]) -> int:
+    return sum(len(params[name]) for name in _Bulk.__struct_fields__ if name in params)
+
+
+def _has_few_strings(data: bytes) -> bool:
+    """Whether a large message is large because of what is in its strings: then it has few members."""
+    at = 0
+    for _ in range(_QUOTES_FEW):
+        at = data.find(b'"', at) + 1
+        if not at:
+            return True
+    return False
 
 
 def decode_untrusted(data: bytes) -> Message:
     """One message. An array is refused: where batches are allowed, `batch` takes them apart first."""
     try:
-        # msgspec skips over raw strings without looking inside; without this, invalid UTF-8 would reach the other side.
         if not data.isascii():
-            data.decode()
+            _check_utf8(data)
         strict = _decode_strict(data)
         message_id = bytes(strict.id)
         if (message_id.isdigit() and len(message_id) <= ID_BYTES_MAX) or (message_id and is_id(message_id)):
             if strict.method:
-                return Request(message_id, strict.method, strict.params)
+                return Request(message_id, strict.method, strict.params, data)
             if bool(strict.result) != bool(strict.error):
                 return Response(message_id, strict.result, strict.error, data)
         elif not message_id and strict.method:
@@ -113,11 +146,17 @@ def maybe_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None
     """The id, method and params of an ordinary request; None for everything that wants a closer look."""
     try:
         if not data.isascii():
-            data.decode()
+            _check_utf8(data)
         size = len(data)
-        if size > PARAMS_REST_BYTES_MAX and size - _decode_large(data).params.size > PARAMS_REST_BYTES_MAX:
+        if (
+            size > PARAMS_REST_BYTES_MAX
+            and not _has_few_strings(data)
+            and size - _decode_large(data).params.size > PARAMS_REST_BYTES_MAX
+        ):
             return None
         whole = _decode_whole(data)
+        if size > PARAMS_REST_BYTES_MAX and size - _bulk_size(whole.params) > PARAMS_REST_BYTES_MAX:
+            return None
     except _UNREADABLE:
         return None
     message_id = bytes(whole.id)
@@ -129,7 +168,8 @@ def maybe_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None
 def _decode_carefully(data: bytes) -> Message:
     """The slow way, which knows what is wrong."""
     try:
-        data.decode()
+        if not data.isascii():
+            _check_utf8(data)
         envelope = _read_envelope(data)
     except UnicodeDecodeError:
         raise CodecError(PARSE_ERROR, "the message is not valid UTF-8") from None
@@ -243,10 +283,19 @@ def _object_around_halves(raw: bytes) -> dict[str, Raw] | None:
     return {key: hidden.show(value) for key, value in members.items()}
 
 
-def decode_params_untrusted(raw: Raw | bytes) -> dict[str, Raw] | None:
-    """The members of params, or None if it is no object or has too much beside its arguments."""
+def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str, Raw] | None:
+    """The members of params, or None if it is no object or has too much beside its arguments. `message`: the whole one,
+    where it is large, which spares a second reading."""
     size = len(raw)
     if size > PARAMS_REST_BYTES_MAX:
+        outline = maybe_outline(message)
+        if outline is not None:
+            try:
+                params = _decode_whole(outline.text).params
+            except _UNREADABLE:
+                return None
+            members = {name: outline.whole(value) for name, value in params.items()}
+            return members if size - _bulk_size(members) <= PARAMS_REST_BYTES_MAX else None
         try:
             large = decode_deep(_decode_bulk, raw).size
         except _UNREADABLE:
@@ -331,6 +380,10 @@ def encode_notification(method: bytes, params: bytes) -> bytes:
 
 def encode_result(message_id: bytes, result: Raw | bytes) -> bytes:
     return b"".join((b'{"jsonrpc":"2.0","id":', message_id, b',"result":', result, b"}"))  # one copy
+
+
+def encode_result_pieces(message_id: bytes, result: tuple[bytes, memoryview]) -> bytes:
+    return b"".join((b'{"jsonrpc":"2.0","id":', message_id, b',"result":', *result, b"}"))
 
 
 def encode_error(message_id: bytes, error: Raw | bytes) -> bytes:

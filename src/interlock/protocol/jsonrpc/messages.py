@@ -10,6 +10,7 @@ class Request(msgspec.Struct, frozen=True):
     id: bytes  # the JSON text of the id: a string or an integer
     method: str
     params: Raw  # ABSENT when there are none
+    text: bytes = b""  # the whole message as it came, where it came from outside
 
 
 class Notification(msgspec.Struct, frozen=True):

@@ -72,7 +72,7 @@ def climb(
     doubled: bytes | None = None,
 ) -> Climbed | Fault:
     """`headers` is None where there are none (stdio). `doubled` names a routing header that was sent twice."""
-    params = decode_params_untrusted(request.params) if request.params else None
+    params = decode_params_untrusted(request.params, request.text) if request.params else None
     if params is None:
         return Fault(INVALID_PARAMS, "params must be an object with _meta, small but for its arguments (2026-07-28)")
     raw_meta = bytes(params.get("_meta", b""))

@@ -6,10 +6,15 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_object, encode_value
+from interlock.protocol.jsonrpc.outline import maybe_outline
 
 LARGE_BYTES: Final = 64 * 1024
 _CLAIMING: Final = ("_meta", "structuredContent", "result", "messages")  # in which a server could make a claim
 _BLOCKS: Final = ("content", "contents")  # lists whose members may have metadata of their own
+
+
+_TRUE: Final = Raw(b"true")
+_COMPLETE: Final = Raw(b'"complete"')
 
 
 class _Block(msgspec.Struct, rename={"meta": "_meta"}):
@@ -24,17 +29,32 @@ class ResultFacts(msgspec.Struct, frozen=True):
     may_claim: bool
     is_typed: bool  # it has a resultType
     is_error: bool
+    names: frozenset[str] = frozenset()  # of its members
+    is_complete: bool = False  # its resultType says so
 
 
-def maybe_facts(result: Raw) -> ResultFacts | None:
-    """None where names may stand in it twice or spelled otherwise, so that its bytes must be searched."""
+def maybe_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
+    """None where names may stand in it twice or spelled otherwise, so that its bytes must be searched. `message`: the
+    one whose result it is, which spares a second reading."""
+    outline = maybe_outline(message)
+    if outline is not None:
+        outlined = decode_object(outline.text)
+        if outlined is None or "result" not in outlined:
+            return None
+        result = outlined["result"]
     members = decode_object(result)
     if members is None or _size(members) != len(result):
         return None
     may_claim = any(name in members for name in _CLAIMING) or any(
         name in members and _may_have_metadata(members[name]) for name in _BLOCKS
     )
-    return ResultFacts(may_claim, "resultType" in members, bytes(members.get("isError", b"")) == b"true")
+    return ResultFacts(
+        may_claim,
+        "resultType" in members,
+        members.get("isError") == _TRUE,
+        frozenset(members),
+        members.get("resultType") == _COMPLETE,
+    )
 
 
 def _size(members: dict[str, Raw]) -> int:

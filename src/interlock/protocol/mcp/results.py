@@ -46,6 +46,23 @@ _TASK: Final = tool_across_eras(Era.LEGACY)
 _begins_with_a_member = re.compile(rb'\{\s*"').match
 _MODERN_HEAD: Final = b'{"resultType":"complete",'
 _NAMES_HIDE: Final = b"\\u"
+_NOT_PLAINLY_LEGACY: Final = frozenset(("ttlMs", "cacheScope", "structuredContent"))
+
+
+def large_to_modern(result: Raw, method: str, names: frozenset[str]) -> tuple[bytes, memoryview] | None:
+    """A large result in pieces, where only its beginning differs; `names`: of its members."""
+    view = memoryview(result)
+    if method in CACHEABLE or "resultType" in names or bytes(view[:2]) != b'{"':
+        return None
+    return _MODERN_HEAD, view[1:]
+
+
+def large_to_legacy(result: Raw, names: frozenset[str]) -> tuple[bytes, memoryview] | None:
+    """The same of a complete result."""
+    view = memoryview(result)
+    if not names.isdisjoint(_NOT_PLAINLY_LEGACY) or bytes(view[: len(_MODERN_HEAD)]) != _MODERN_HEAD:
+        return None
+    return b"{", view[len(_MODERN_HEAD) :]
 
 
 def result_to_modern(result: Raw, method: str) -> bytes | Fault:

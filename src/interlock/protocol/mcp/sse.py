@@ -17,6 +17,8 @@ RETRY_DIGITS_MAX = 15  # more than 30,000 years in milliseconds; longer values a
 _LF, _CR = 0x0A, 0x0D  # asked for as numbers: `in` finds a number in bytes ten times faster than a piece of bytes
 _DATA = b"data:"
 _DATA_ROOM = len(b"data: ")  # what a line may have beside the largest data
+_LARGE_DATA = b"data: "
+_LARGE_LINE_BYTES = 64 * 1024  # a line so long is not copied more often than it must be
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 # How the common servers write an event that is only a message, with the line ending that each prefix implies.
@@ -87,10 +89,19 @@ class SseParser:
             self._keep(data, events)
             return events
         self._after_cr = data[-1] == _CR
-        # A line that grows over many calls is joined once, when it ends.
-        lines = (bytes(self._partial) + data if self._partial else data).splitlines()
-        self._partial = bytearray()
+        lines = data.splitlines()
         rest = b"" if data[-1] in b"\r\n" else lines.pop()
+        if self._partial:
+            # A line that grows over many calls is joined once, when it ends.
+            self._partial += lines[0]
+            lines[0] = b""
+            partial, self._partial = self._partial, bytearray()
+            if self._cut is None and partial[: len(_LARGE_DATA)] == _LARGE_DATA and len(partial) > _LARGE_LINE_BYTES:
+                self._take_data(bytes(memoryview(partial)[len(_LARGE_DATA) :]), events)
+                lines.pop(0)
+            else:
+                lines[0] = bytes(partial)
+            del partial
         if self._cut is not None and lines:
             self._pass_over(lines.pop(0), events)
             self._cut = None
@@ -146,16 +157,7 @@ class SseParser:
             value = value[1:]
         match name:
             case b"data":
-                self._data_bytes += len(value) + 1
-                self._between_events = False
-                if self._scanner is None:
-                    self._data.append(value)
-                    if self._data_bytes - 1 > self._max_event_bytes:
-                        self._scanner = OversizedScanner(self._max_event_bytes)
-                        self._scan(b"\n".join(self._data), events)
-                        self._data = []
-                else:
-                    self._scan(b"\n" + value, events)
+                self._take_data(value, events)
             case b"event":
                 self._event = value.decode(errors="replace")
                 self._between_events = False
@@ -165,6 +167,18 @@ class SseParser:
             case b"retry" if value.isdigit() and len(value) <= RETRY_DIGITS_MAX:
                 self._retry_ms = int(value)
                 self._between_events = False
+
+    def _take_data(self, value: bytes, events: list[SseEvent]) -> None:
+        self._data_bytes += len(value) + 1
+        self._between_events = False
+        if self._scanner is None:
+            self._data.append(value)
+            if self._data_bytes - 1 > self._max_event_bytes:
+                self._scanner = OversizedScanner(self._max_event_bytes)
+                self._scan(b"\n".join(self._data), events)
+                self._data = []
+        else:
+            self._scan(b"\n" + value, events)
 
     def _dispatch(self, events: list[SseEvent]) -> None:
         if self._scanner is not None and not self._is_told:
@@ -203,6 +217,13 @@ def encode_event(
     if _LF in data or _CR in data:
         data = b"\ndata: ".join(_LINE_END.split(data))
     return b"%bdata: %b\n\n" % (head, data)
+
+
+def event_pieces(data: bytes, *, event: bytes, id: bytes | None = None) -> tuple[bytes, ...]:
+    """The same in pieces that make no copy of large data."""
+    if len(data) <= _LARGE_LINE_BYTES or _LF in data or _CR in data:
+        return (encode_event(data, event=event, id=id),)
+    return encode_event(b"", event=event, id=id)[:-2], data, b"\n\n"
 
 
 def _one_line(value: bytes) -> bytes:

@@ -102,12 +102,13 @@ class Recorder:
         batch = self._waiting.copy()
         self._waiting.clear()
         lines = await asyncio.to_thread(_encode_all, batch)
+        count = len(lines)
         try:
             await self._audit.append(lines)
             self.trouble = None
         except (StoreError, OSError) as refused:
             if self.trouble is None:
-                log.error("the audit log cannot be written: %s; %d records wait in memory", refused, len(batch))
+                log.error("the audit log cannot be written: %s; %d records wait in memory", refused, count)
             self.trouble = str(refused)
             self._waiting[:0] = lines  # encoded: what waits for the disk holds no arguments
             excess = len(self._waiting) - WAITING_MAX
@@ -125,7 +126,13 @@ class Recorder:
 
 
 def _encode_all(batch: list[Entry | bytes | Made]) -> list[bytes]:
-    return [one if isinstance(one, bytes) else _encode_any(one) for one in batch]
+    """Takes each record out of `batch` when it is encoded: large arguments wait for no other, and for no disk."""
+    batch.reverse()
+    lines = []
+    while batch:
+        one = batch.pop()
+        lines.append(one if isinstance(one, bytes) else _encode_any(one))
+    return lines
 
 
 def _encode_any(entry: Entry | Made) -> bytes:

@@ -24,6 +24,7 @@ from interlock.protocol.jsonrpc.codec import (
     encode_fault,
     encode_notification,
     encode_result,
+    encode_result_pieces,
     encode_value,
     maybe_string,
 )
@@ -41,8 +42,15 @@ from interlock.protocol.mcp.eras import MODERN, Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, NAMED_BY, PROGRESS
-from interlock.protocol.mcp.result_facts import LARGE_BYTES, maybe_facts
-from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
+from interlock.protocol.mcp.result_facts import LARGE_BYTES, ResultFacts, maybe_facts
+from interlock.protocol.mcp.results import (
+    error_to_legacy,
+    error_to_modern,
+    large_to_legacy,
+    large_to_modern,
+    result_to_legacy,
+    result_to_modern,
+)
 from interlock.runtime.base.link_state import Standing
 from interlock.runtime.calls.budgets import Account, Charge
 from interlock.runtime.calls.caller import Asked, Caller, Sink
@@ -302,7 +310,7 @@ class Call(msgspec.Struct, eq=False):
             self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
             return
         result, text = response.result, response.text or bytes(response.result)
-        facts = maybe_facts(result) if len(text) > LARGE_BYTES else None
+        facts = maybe_facts(result, response.text) if len(text) > LARGE_BYTES else None
         # `find`, because `in` first takes what it looks for as a number, which costs more than most searches here.
         if facts is None:
             may_claim = (
@@ -317,6 +325,8 @@ class Call(msgspec.Struct, eq=False):
             text = self._without_claims(bytes(result))
             result = Raw(text)
         if era is not mine or (mine is MODERN and not is_typed):
+            if facts is not None and not may_claim and self._end_large(result, facts):
+                return
             if mine is Era.LEGACY and self.handler.interview_client(self, result):
                 return
             brought = result_to_modern(result, self.method) if mine is Era.MODERN else result_to_legacy(result)
@@ -339,6 +349,18 @@ class Call(msgspec.Struct, eq=False):
         if self.handler.timing is not None:
             result = Raw(self.handler.timing(self, bytes(result)))
         self._end(encode_result(self.client_id, result), outcome, 200)
+
+    def _end_large(self, result: Raw, facts: ResultFacts) -> bool:
+        """End with a large result of the other era, copied once. False where more than its beginning differs."""
+        if facts.is_error or self.handler.timing is not None:
+            return False
+        if self.caller.era is MODERN:
+            pieces = large_to_modern(result, self.method, facts.names)
+        else:
+            pieces = large_to_legacy(result, facts.names) if facts.is_complete else None
+        if pieces is not None:
+            self._end(encode_result_pieces(self.client_id, pieces), OK, 200)
+        return pieces is not None
 
     def _without_claims(self, result: bytes) -> bytes:
         """The result without what only a proved aggregator may say; the gate reads a hop's demand itself."""

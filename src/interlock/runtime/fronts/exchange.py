@@ -11,7 +11,7 @@ import msgspec
 from interlock.net.http.client import TOGETHER_BYTES_MAX
 from interlock.protocol.mcp.headers import PARAM_PREFIX
 from interlock.protocol.mcp.ladder import ROUTING_HEADERS, plain_routing
-from interlock.protocol.mcp.sse import encode_event
+from interlock.protocol.mcp.sse import event_pieces
 
 REASONS: Final = {
     200: b"OK",
@@ -112,7 +112,7 @@ class Exchange(msgspec.Struct, eq=False):
         if self.log is not None:
             self.log.add(message)
         else:
-            self.send_chunk(encode_event(message, event=b"message"))
+            self.send_chunk(*event_pieces(message, event=b"message"))
 
     def answer(self, message: bytes, status: int = 200) -> None:
         if self.ended:
@@ -156,7 +156,12 @@ class Exchange(msgspec.Struct, eq=False):
         length = len(body)
         if self.head.method == b"HEAD":
             body = b""
-        self.protocol.transport.write(_HEAD % (status, REASONS.get(status, b"-"), content_type, length, extra, body))
+        if len(body) <= TOGETHER_BYTES_MAX:
+            head = _HEAD % (status, REASONS.get(status, b"-"), content_type, length, extra, body)
+            self.protocol.transport.write(head)
+        else:
+            head = _HEAD % (status, REASONS.get(status, b"-"), content_type, length, extra, b"")
+            self.protocol.transport.writelines((head, body))
 
     def open_stream(self) -> None:
         self.streaming = True
@@ -165,10 +170,18 @@ class Exchange(msgspec.Struct, eq=False):
         if self.session is not None:
             self.log = self.session.open_log(self)
 
-    def send_chunk(self, data: bytes) -> None:
-        if not self.ended:
-            self.protocol.wrote()
+    def send_chunk(self, data: bytes, *more: bytes) -> None:
+        """`more`: the rest of the chunk, where together they would be a large copy."""
+        if self.ended:
+            return
+        self.protocol.wrote()
+        if not more:
             self.protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.head.chunks else data)
+            return
+        pieces = (data, *more)
+        if self.head.chunks:
+            pieces = (b"%x\r\n" % sum(map(len, pieces)), *pieces, b"\r\n")
+        self.protocol.transport.writelines(pieces)
 
     def end_stream(self) -> None:
         if not self.ended:

@@ -11,7 +11,7 @@ import asyncio
 from itertools import islice
 from typing import Any, ClassVar, Final, Protocol
 
-from interlock.net.http.body_buffer import BodyBuffer
+from interlock.net.http.body_buffer import LARGE_READ_BYTES, BodyBuffer
 from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
 from interlock.protocol.net.address_scope import IpAddress, is_loopback
 from interlock.runtime.access.refusal import Refusal
@@ -129,6 +129,18 @@ class McpProtocol(HttpConnection):
                 self.endpoint.judge(self, self._head)
             if not self._reads_no_more:
                 self._hold(self._body.size)
+                if count >= LARGE_READ_BYTES:
+                    self._let_others()
+
+    def _let_others(self) -> None:
+        """A loop reads on for as long as more comes: pause, so that others have their turn between large pieces."""
+        if not self._reads_no_more and not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def decide(self, head: Head, refusal: Refusal | None) -> None:
         """Whether the body of a head is taken: the answer to `judge`."""

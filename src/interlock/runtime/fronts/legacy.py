@@ -135,7 +135,7 @@ class LegacyFront:
     def handle(self, session: Session, message: Message, sink: Sink) -> Call | None:
         """A message of an open session. Requests are answered through the sink; the call is returned if one began."""
         if isinstance(message, Request):
-            params = decode_params_untrusted(message.params) if message.params else {}
+            params = decode_params_untrusted(message.params, message.text) if message.params else {}
             if params is None:
                 fault = Fault(INVALID_PARAMS, "params must be an object, small but for its arguments")
                 sink.answer(encode_fault(message.id, fault))

@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 from msgspec import Raw
 
 from interlock.config.plan import NameForm
-from interlock.process.lines import LineSplitter
+from interlock.process.lines import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
 from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault, error_body
@@ -97,10 +97,12 @@ class LineFront:
         if writer is None or writer.is_closing():
             self._is_lost = True
             return
-        if b"\n" in message or b"\r" in message:  # blanks between tokens, as a server laid them out; not inside strings
-            message = message.replace(b"\r", b" ").replace(b"\n", b" ")
-        writer.write(message + b"\n")
-        if writer.get_write_buffer_size() - len(message) > UNREAD_MAX * self._max_bytes:
+        size = len(message)
+        if size > TOGETHER_BYTES_MAX:
+            write_line(writer, message)
+        else:
+            writer.write(one_line(message) if b"\n" in message or b"\r" in message else message + b"\n")
+        if writer.get_write_buffer_size() - size > UNREAD_MAX * self._max_bytes:
             log.warning("a client on stdio does not read what it is sent; ending its connection")
             writer.abort()
             self._is_lost = True

@@ -7,7 +7,7 @@ a client that comes back to it is not told what it missed.
 
 from typing import Final
 
-from interlock.protocol.mcp.sse import encode_event
+from interlock.protocol.mcp.sse import event_pieces
 from interlock.runtime.fronts.exchange import Exchange
 
 KEPT_BYTES_MAX: Final = 16 * 1024 * 1024  # of all streams of a node
@@ -89,7 +89,7 @@ class StreamLog:
         self.session = session
         self.number = number
         self.output: Exchange | None = output  # where its client hears it now
-        self.events: list[bytes] = []
+        self.events: list[tuple[bytes, ...]] = []  # each in pieces
         self.size = 0
         self.is_over = False
         self.over_since: float | None = None  # as the sweep sees it
@@ -99,11 +99,11 @@ class StreamLog:
 
     def add(self, message: bytes) -> None:
         self._sent += 1
-        event = encode_event(message, event=b"message", id=b"%d-%d" % (self.number, self._sent))
-        if self._logs.keep(self, len(event) + EVENT_BYTES):
+        event = event_pieces(message, event=b"message", id=b"%d-%d" % (self.number, self._sent))
+        if self._logs.keep(self, sum(map(len, event)) + EVENT_BYTES):
             self.events.append(event)
         if self.output is not None:
-            self.output.send_chunk(event)
+            self.output.send_chunk(*event)
 
     def finish(self) -> None:
         self.is_over = True
@@ -124,7 +124,7 @@ class StreamLog:
         if former is not None:
             former.abandon()
         for event in self.events[known:]:
-            output.send_chunk(event)
+            output.send_chunk(*event)
         if self.is_over:
             self.finish()
         else:
