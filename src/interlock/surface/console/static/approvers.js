@@ -13,25 +13,30 @@ async function makeKey(form) {
 
 async function makePasskey(form) {
   const { name, passphrase, key } = form.elements;
-  const offer = await post("/admin/approvers/passkeys", { name: name.value });
-  const wanted = offer.creation;
+  form.dataset.asked ||= await askPasskey(name.value);
+  const asked = "/approvals/" + form.dataset.asked;
+  const signed = await post(asked + "/proof", { key: key.value, passphrase: passphrase.value });
+  await post(asked, { decision: "approve", proof: signed.proof });
+}
+
+async function askPasskey(name) {
+  const { creation, ticket } = await post("/admin/approvers/passkeys", { name });
   const made = await navigator.credentials.create({
     publicKey: {
-      challenge: bytes(wanted.challenge),
-      rp: { id: wanted.rpId, name: "Interlock" },
-      user: { id: bytes(wanted.user), name: wanted.name, displayName: wanted.name },
-      pubKeyCredParams: wanted.algorithms.map((alg) => ({ type: "public-key", alg })),
-      excludeCredentials: wanted.exclude.map((id) => ({ type: "public-key", id: bytes(id) })),
+      challenge: bytes(creation.challenge),
+      rp: { id: creation.rpId, name: "Interlock" },
+      user: { id: bytes(creation.user), name: creation.name, displayName: creation.name },
+      pubKeyCredParams: creation.algorithms.map((alg) => ({ type: "public-key", alg })),
+      excludeCredentials: creation.exclude.map((id) => ({ type: "public-key", id: bytes(id) })),
       authenticatorSelection: { userVerification: "required", residentKey: "preferred" },
       attestation: "none",
-      timeout: wanted.timeout,
+      timeout: creation.timeout,
     },
   });
-  const asked = await post("/admin/approvers/passkeys/" + offer.ticket, {
+  const answer = await post("/admin/approvers/passkeys/" + ticket, {
     client_data: text(made.response.clientDataJSON), attestation: text(made.response.attestationObject),
   });
-  const signed = await post("/approvals/" + asked.id + "/proof", { key: key.value, passphrase: passphrase.value });
-  await post("/approvals/" + asked.id, { decision: "approve", proof: signed.proof });
+  return answer.id;
 }
 
 function attach(form, act) {
