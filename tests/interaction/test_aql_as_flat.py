@@ -86,7 +86,7 @@ async def test_in_a_batch_nobody_is_asked_and_the_item_says_so(fleet: Fleet, fro
         assert said["results"][2]["result"]["success"] is True
 
 
-@pytest.mark.req("AQL-C.map-14")
+@pytest.mark.req("AQL-C.map-14", "AQL-C.tool-8")
 @pytest.mark.parametrize(("front", "link"), CELLS)
 async def test_progress_comes_under_the_clients_own_token(fleet: Fleet, front: str, link: str) -> None:
     async with fleet.peer(front, path=PATH) as peer:

@@ -89,6 +89,7 @@ def test_the_permissions_of_each_category() -> None:
     assert said == {"CREATE": (False, False), "READ": (True, False), **true_true}
 
 
+@pytest.mark.req("AQL-C.danger-1")
 def test_the_danger_levels_and_their_defaults() -> None:
     assert [(d.word, int(d)) for d in Danger] == [
         ("safe", 0),
@@ -198,6 +199,7 @@ def test_an_operation_has_one_family_in_every_profile() -> None:
 # Codes and envelopes
 
 
+@pytest.mark.req("AQL-C.err-6")
 def test_every_status_has_its_code() -> None:
     own = {401: "PERMISSION_DENIED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND_RESOURCE"}
     own |= {409: "CONFLICT_ALREADY_EXISTS", 429: "RATE_LIMIT_EXCEEDED"}
@@ -305,7 +307,7 @@ def test_the_depth_of_the_literal_example_is_four() -> None:
     assert check_request(b"[" * 100_000 + b"]" * 100_000, LIMITS).details["unit"] == "levels"  # type: ignore[union-attr, index]
 
 
-@pytest.mark.req("AQL-4.7.5-1", "AQL-4.7.5-7")
+@pytest.mark.req("AQL-4.7.5-1", "AQL-4.7.5-7", "AQL-4.7.5-5")
 def test_an_array_at_its_limit_passes_and_one_more_does_not() -> None:
     def inner(count: int) -> bytes:
         return b'{"a":{"b":[%b]}}' % b",".join([b"1"] * count)
@@ -333,7 +335,7 @@ def test_a_string_is_measured_in_utf_8_bytes() -> None:
     assert check_request(b'{"%b":1}' % (b"k" * 1_048_577), limits).details["unit"] == "bytes"  # type: ignore[union-attr, index]
 
 
-@pytest.mark.req("AQL-4.7.5-1", "AQL-4.7.5-7")
+@pytest.mark.req("AQL-4.7.5-1", "AQL-4.7.5-7", "AQL-4.7.5-2")
 def test_a_request_at_its_limit_passes_and_one_byte_more_does_not() -> None:
     def sized(size: int) -> bytes:
         start = b'{"a":"' + b"x" * 1000 + b'","b":"'
@@ -343,7 +345,7 @@ def test_a_request_at_its_limit_passes_and_one_byte_more_does_not() -> None:
     assert refused(sized(1_048_577)) == ("request_size", 1_048_576, 1_048_577)
 
 
-@pytest.mark.req("AQL-4.7.5-1")
+@pytest.mark.req("AQL-4.7.5-1", "AQL-X-16")
 def test_of_two_broken_limits_the_first_in_order_is_told() -> None:
     limits = Limits(request_bytes=3 * 1024 * 1024, array_elements=100, nesting_depth=8, string_bytes=64 * 1024)
     deep, wide, long = b"[" * 9 + b"]" * 9, b"[%b]" % b",".join([b"1"] * 101), b'"%b"' % (b"x" * 65_537)

@@ -127,7 +127,7 @@ def test_every_stage_but_the_first_can_be_switched_off() -> None:
     assert verdict("drop_table users", stages=(1,)) is Verdict.CONTINUE
 
 
-@pytest.mark.req("AQL-8.8.1-1")
+@pytest.mark.req("AQL-8.8.1-1", "AQL-8.7.2-10")
 def test_tiers_have_their_borders() -> None:
     assert judged("look_here at it", deny=("look_*",)).verdict is Verdict.STOP  # whatever its risk
     expected = {0: "advisory", 30: "advisory", 31: "confirm", 60: "confirm", 61: "verify", 85: "verify"}

@@ -197,7 +197,7 @@ def test_a_token_releases_its_own_call_once(tmp_path: Path, era: str) -> None:
     run()
 
 
-@pytest.mark.req("AQL-2.3.2-3", "AQL-2.3.5-4")
+@pytest.mark.req("AQL-2.3.2-3", "AQL-2.3.5-4", "AQL-X-16")
 @still
 async def test_a_token_and_a_session_end_with_the_connection(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
@@ -493,7 +493,7 @@ def test_cancelling_reaches_the_server_and_ends_a_batch(tmp_path: Path, era: str
 # Native operations
 
 
-@pytest.mark.req("AQL-1.4-1", "AQL-5.1-2", "AQL-5.1-3")
+@pytest.mark.req("AQL-1.4-1", "AQL-5.1-2", "AQL-5.1-3", "AQL-C.tool-8")
 @still
 async def test_an_operation_of_the_node_itself_is_listed_validated_and_called(tmp_path: Path) -> None:
     values: list[Any] = [{"a": 1}, [1], "x", 5, False, None]
@@ -543,6 +543,13 @@ async def test_an_operation_of_the_node_itself_is_listed_validated_and_called(tm
         )
         (told,) = client.client.heard("notifications/progress")
         assert (told["progressToken"], told["progress"], told["total"], told["message"]) == (7, 1, 2, "half")
+        for has_own, expected in ((True, 7), (False, 9)):
+            client.client.told.clear()
+            inner = {**one("get_value", kind=0), "_meta": {"progressToken": 9}}
+            meta: Any = {"meta": {"progressToken": 7}} if has_own else {}
+            await client.client.request("tools/call", {"name": "mcp_aql_read", "arguments": inner}, **meta)
+            (told,) = client.client.heard("notifications/progress")
+            assert told["progressToken"] == expected
 
 
 @pytest.mark.req("AQL-C.fields-1", "AQL-C.map-17")

@@ -182,8 +182,14 @@ async def test_what_was_reported_is_not_used_up_by_asking_for_a_confirmation(tmp
         await do("execute_agent", element_name="coder")
         await do("record_execution_step", element_name="coder", nextActionHint="using docs__reset_view to see it")
         asked = await do("docs__reset_view")
-        token = asked["error"]["details"]["confirmation_token"]
-        assert (await do("docs__reset_view", confirmation_token=token))["success"] is True
+        id = asked["error"]["details"]["confirmation_id"]
+        assert "confirmation_token" not in asked["error"]["details"]
+        await here.house.until(lambda: here.node.approvals.inbox.get(id) is not None)
+        token = here.node.approvals.codes.maybe_shown(id)
+        confirms = {"operation": "confirm_operation", "params": {"confirmation_token": token}}
+        waits = client.client.begin("tools/call", {"name": "mcp_aql", "arguments": confirms})
+        await here.house.until(waits.done)
+        assert (await do("docs__reset_view"))["success"] is True
         assert len(sent(leaf)) == 1
         again = await do("docs__reset_view")
         assert again["error"]["details"]["reason"] == "unreported_action"

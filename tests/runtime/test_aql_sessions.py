@@ -130,8 +130,8 @@ async def test_however_a_session_ends_nothing_of_it_is_left(
         await client.greet()
     calls.native_operations.add(Operation(name="wait", category=Category.EXECUTE, description="Waits."), slow.handle)
     id = (await client.introspect(query="operations"))["_protocol"]["session_id"]
-    execution = (await client.do("execute_agent", element_name="coder"))["data"]["execution_id"]
     token = await asked_token(client)
+    execution = (await client.do("execute_agent", element_name="coder"))["data"]["execution_id"]
     running = client.begin("tools/call", {"name": "mcp_aql_execute", "arguments": {"operation": "wait"}})
     await slow.began.wait()
     end(here, client)
@@ -182,6 +182,7 @@ async def test_what_a_client_says_of_itself_in_meta_opens_nothing(here: AgentsHe
     assert here.loop.blocks.of_principal("client:owner") == [block]
     assert (await owner.do("get_execution", execution_id=execution))["data"]["element_name"] == "coder"
     assert (await owner.do("verify_challenge", challenge_id=block.challenge_id, code=code))["data"]["verified"] is True
+    await owner.do("abort_execution", element_name="coder")
     assert (await owner.do("delete_thing", "delete", _confirmation=token))["success"] is True
 
 

@@ -122,7 +122,7 @@ async def test_operations_pass_once_each_as_they_were_reported(here: AgentsHere,
     assert (await client.do("plant__look"))["success"] is True
 
 
-@pytest.mark.req("AQL-8.6.7-1", "AQL-8.6.5-1")
+@pytest.mark.req("AQL-8.6.7-1", "AQL-8.6.5-1", "AQL-8.6.1-1")
 async def test_a_loop_that_is_off_is_unavailable_and_says_so(tmp_path: Path) -> None:
     async with agents_here(tmp_path, '[gate]\nmode = "open"\n') as here:
         client = await Lines(here, "aql").greet()

@@ -417,6 +417,7 @@ async def test_a_block_that_cannot_be_read_stops_the_start(tmp_path: Path) -> No
             pass
 
 
+@pytest.mark.req("AQL-X-16")
 async def test_without_a_channel_for_codes_no_agent_starts(tmp_path: Path) -> None:
     async with agents_here(tmp_path, ENFORCING, anchored=anchor("ada", ADA, "files.*", "agent.known")) as here:
         assert (await here.agent("client:x", "known").start())["status"] == "running"
@@ -426,6 +427,7 @@ async def test_without_a_channel_for_codes_no_agent_starts(tmp_path: Path) -> No
         await here.agent("client:x").passes()
 
 
+@pytest.mark.req("AQL-8.6.1-1")
 async def test_disabled_costs_nothing(tmp_path: Path) -> None:
     async with agents_here(tmp_path, "") as here:
         guard = here.node.calls.dispatch.guard

@@ -1,12 +1,15 @@
 """Does `check --aql` hold the live AQL surface to levels 1 and 2, and fail where the surface is broken?"""
 
 import json
+import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from program import Finished, Inline
-from tests.protocol.aql_schemas import check_answer
+from tests.protocol.aql_schemas import check_answer, is_valid
 
 from interlock import __version__
 from interlock.protocol.aql.introspection import operation_info
@@ -28,6 +31,67 @@ def check(inline: Inline, config: str, *options: str) -> Finished:
 
 def failed(report: dict[str, Any]) -> list[str]:
     return [one["name"] for one in report["categories"] if one["result"] == "failed"]
+
+
+LEAKS = re.compile(r"typeerror|referenceerror|syntaxerror|at\s+\S+|/src/|/node_modules/|\.[tj]s:\d+", re.IGNORECASE)
+
+
+def judge_evidence(evidence: dict[str, Any]) -> None:
+    """What the specification's runner asks of a bundle, category by category."""
+    introspection, accepted = evidence["introspection"], evidence["accepted_parameters"]
+    details = {one["name"]: one for one in introspection["operation_details"]}
+    listed = {"success": True, "data": {"operation": next(iter(details.values()))}}
+    assert is_valid("introspection", listed) and is_valid("introspection", introspection["operations_list"])
+    assert is_valid("introspection", introspection["types_list"])
+    missing = {
+        (one["operation"], one["parameter"]): one["response"] for one in evidence["parameter_tests"]["missing_required"]
+    }
+    for name, one in details.items():
+        assert {parameter["name"] for parameter in one["parameters"]} == set(accepted[name])
+        for parameter in one["parameters"]:
+            assert re.fullmatch(r"[a-z][a-z0-9_]*", parameter["name"])
+            if parameter["required"]:
+                said = missing[name, parameter["name"]]
+                assert said["success"] is False and parameter["name"] in said["error"]["message"]
+    for one in evidence["parameter_tests"]["unknown_parameter"]:
+        assert one["parameter"] in one["response"]["error"]["message"]
+    for one in evidence["error_tests"]:
+        message = one["response"]["error"]["message"]
+        assert is_valid("result", one["response"]) and LEAKS.search(message) is None, message
+        assert all(word in message for word in one["must_mention"])
+    for kind, expected in (("round_trip_tests", "expected_fields"), ("update_preservation_tests", "preserved_fields")):
+        for one in evidence[kind]:
+            for path, value in one[expected].items():
+                assert one["read_response"]["data"][path.removeprefix("data.")] == value
+    for one in evidence["constraint_tests"]:
+        assert one["documented"] is True and one["response"]["success"] is False
+
+
+@pytest.mark.req("AQL-10.1-2")
+def test_the_evidence_is_what_the_runner_of_the_specification_accepts(inline: Inline, tmp_path: Path) -> None:
+    """With the specification's sources in MCP_AQL_SPEC its own runner judges too."""
+    done = inline("check", "--aql", "--evidence", str(tmp_path / "evidence"))
+    assert done.code == 0
+    bundle = tmp_path / "evidence" / "evidence.json"
+    evidence = json.loads(bundle.read_text())
+    judge_evidence(evidence)
+    assert evidence["endpoint_modes"] == ["crude", "single"] and evidence["expected_level"] == 2
+    assert evidence["capabilities"] == {"field_selection": True, "batch_operations": True}
+    assert is_valid("batch", evidence["batch_example"])
+    if "MCP_AQL_SPEC" in os.environ:
+        runner = Path(os.environ["MCP_AQL_SPEC"]) / "scripts" / "run-conformance-tests.mjs"
+        for level in ("1", "2"):
+            ran = subprocess.run(
+                ["node", str(runner), "test", str(bundle), "--level", level],
+                capture_output=True,
+                check=False,
+                timeout=60,
+            )
+            assert ran.returncode == 0, ran.stdout.decode()
+    broken = Path("interlock.toml")
+    broken.write_text("[aql]\nbatch = false\n")
+    lower = inline("check", "--aql", "--evidence", str(tmp_path / "lower"))
+    assert lower.code == 0 and json.loads((tmp_path / "lower" / "evidence.json").read_text())["expected_level"] == 1
 
 
 @pytest.mark.req("AQL-C.conf-2", "AQL-10.1-1")
@@ -59,7 +123,7 @@ def test_the_default_surface_holds_level_2_and_the_evidence_is_written(inline: I
     surfaces = sorted(path.name for path in folder.iterdir() if path.is_dir())
     assert surfaces == [f"{mode}-{era}" for mode in ("semantic", "single") for era in ("2025-11-25", "2026-07-28")]
     requests = sorted(folder.glob("*/*.request.json"))
-    assert written == f"{folder}: {1 + 2 * len(requests)} files"
+    assert written == f"{folder}: {2 + 2 * len(requests)} files"
     codes = set()
     for path in requests:
         asked = json.loads(path.read_text())

@@ -236,6 +236,15 @@ def confirmation_required(
     return Failure(Code.CONFIRMATION_REQUIRED.value, "This operation requires confirmation", details, confirmation)
 
 
+def confirmation_by_person(operation: str, danger: str, id: str, reasons: Sequence[str] = ()) -> Failure:
+    """Of an agent inside an execution: it gets no token, only what waits (8.7.3)."""
+    details: dict[str, Any] = {"operation": operation, "danger_level": danger, "confirmation_id": id}
+    if reasons:
+        details["reasons"] = list(reasons)
+    message = "This operation requires confirmation by a person. When they agreed, send exactly the same call again."
+    return failure(Code.CONFIRMATION_REQUIRED, message, details)
+
+
 HTTP_CODES: Final = {
     401: Code.PERMISSION_DENIED,
     403: Code.PERMISSION_DENIED,

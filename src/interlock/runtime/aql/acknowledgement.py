@@ -7,20 +7,70 @@ is used before the call is sent. A call that a person has to agree to is confirm
 from collections.abc import Callable
 from typing import Final
 
-from interlock.protocol.aql.errors import Failure, confirmation_required
+from interlock.protocol.aql.errors import Failure, confirmation_by_person, confirmation_required
 from interlock.protocol.aql.tokens import ConfirmationTokens
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.runtime.aql.operation_index import Entry
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.check import CheckNumber, Refuse, Release
+from interlock.runtime.safety.executions import Execution
+from interlock.runtime.safety.held_operations import HeldOperation
+from interlock.runtime.safety.loop import SafetyLoop
 
 _REFUSED: Final = Refuse(CheckNumber.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"}))
 
 
-class Acknowledgement:
-    """A `CallHold` that waits for nobody."""
+class DangerHold:
+    """A `CallHold` that waits for nobody: the call is refused until it is confirmed."""
 
     is_waiting = False
+    failure: Failure | None = None
+
+    def identify(self, call: Call) -> Fault | None:
+        return None
+
+    def refusal(self, call: Call) -> Refuse:
+        return _REFUSED
+
+    async def approval(self, call: Call) -> Release | Refuse:
+        return _REFUSED
+
+    def on_sent(self, call: Call) -> None:
+        pass
+
+    def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
+        return message
+
+
+class PersonHold(DangerHold):
+    """Inside an execution of the safety loop a person confirms, and the agent gets no token (8.7.3)."""
+
+    def __init__(self, loop: SafetyLoop, execution: Execution, names: frozenset[str], held: HeldOperation) -> None:
+        """`names`: by which a report may have named the operation."""
+        self._loop = loop
+        self._execution = execution
+        self._held = held
+        self._is_agreed = loop.may_run(execution, names, held)
+        self._is_used = False
+
+    @property
+    def is_asked_first(self) -> bool:
+        return not self._is_agreed
+
+    def acknowledge(self, call: Call | None = None) -> Refuse | None:
+        """Once: a call that waits for its server is asked about again."""
+        if self._is_agreed:
+            if not self._is_used:
+                self._execution.held.use(self._held)
+                self._is_used = True
+            return None
+        id, held = self._loop.hold(self._execution, self._held), self._held
+        self.failure = confirmation_by_person(held.operation, held.danger, id, held.reasons)
+        return _REFUSED
+
+
+class Acknowledgement(DangerHold):
+    """The caller confirms, with a token that it is given."""
 
     def __init__(
         self,
@@ -41,7 +91,6 @@ class Acknowledgement:
         self._token = token
         self._note = note
         self._is_given = False
-        self.failure: Failure | None = None
 
     @property
     def is_asked_first(self) -> bool:
@@ -65,20 +114,3 @@ class Acknowledgement:
         )
         self._note(f"denied, {self.failure.code}")
         return _REFUSED
-
-    # A CallHold
-
-    def identify(self, call: Call) -> Fault | None:
-        return None
-
-    def refusal(self, call: Call) -> Refuse:
-        return _REFUSED
-
-    async def approval(self, call: Call) -> Release | Refuse:
-        return _REFUSED
-
-    def on_sent(self, call: Call) -> None:
-        pass
-
-    def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
-        return message

@@ -11,11 +11,14 @@ from typing import Any, Final
 from interlock.protocol.aql.execution import ExecutionStatus
 from interlock.protocol.aql.model import Category, Example, Lifecycle, Operation, Parameter, Returns, TypeDeclaration
 from interlock.protocol.aql.safety.directive import NotificationType
-from interlock.protocol.aql.safety.hint import EXAMPLE
+from interlock.protocol.aql.safety.hint import EXAMPLE, normalise
 from interlock.protocol.aql.safety.risk import Tier
+from interlock.runtime.aql.acknowledgement import PersonHold
 from interlock.runtime.aql.native_operations import NativeOperations, OperationContext
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.caller import Caller
+from interlock.runtime.catalog.routes import Route
+from interlock.runtime.safety.held_operations import HeldOperation
 from interlock.runtime.safety.loop import SafetyLoop
 from interlock.runtime.safety.verification import Verification
 
@@ -187,6 +190,16 @@ class LoopOperations:
 
     async def close(self) -> None:
         await self._work.finish()
+
+    def maybe_person_hold(self, caller: Caller, route: Route | None, held: HeldOperation) -> PersonHold | None:
+        """Of an operation that needs a confirmation: who gives it. None: the caller itself, outside an execution."""
+        execution = self._loop.maybe_acting(caller)
+        if execution is None:
+            return None
+        names = frozenset((normalise(held.operation),))
+        return PersonHold(
+            self._loop, execution, names if route is None else names | self._loop.names.of_route(route), held
+        )
 
     def mode(self) -> str:
         """The capability `execution_safety_loop` (8.6.1)."""

@@ -32,7 +32,7 @@ from interlock.protocol.aql.validation import Arguments
 from interlock.protocol.jsonrpc.codec import decode_object, encode_result, encode_value, maybe_string
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import TOOLS_CALL
-from interlock.runtime.aql.acknowledgement import Acknowledgement
+from interlock.runtime.aql.acknowledgement import Acknowledgement, PersonHold
 from interlock.runtime.aql.adapter import AqlAdapter
 from interlock.runtime.aql.answers import Answered, Deliver, Delivery, OperationSink, unexpected
 from interlock.runtime.aql.batch import BatchCall
@@ -47,6 +47,7 @@ from interlock.runtime.calls.caller import Caller, Sink, ViewKey
 from interlock.runtime.catalog.catalog import View
 from interlock.runtime.dispatch.arrivals import ArrivingCall
 from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.safety.held_operations import HeldOperation
 
 _EMPTY: Final = Raw(b"{}")
 _LOOP_OPERATIONS: Final = frozenset(one.name for one in DECLARATIONS)
@@ -253,12 +254,16 @@ class AqlSurface:
 
     def _acknowledgement(
         self, caller: Caller, entry: Entry, arguments: Arguments, request: Request
-    ) -> Acknowledgement | Failure | None:
+    ) -> Acknowledgement | PersonHold | Failure | None:
         """A call that the gate holds is confirmed there, and not asked for a token as well (C.danger-3)."""
         if entry.treatment != "confirm" or (entry.route is not None and entry.route.gated):
             if entry.danger.level >= Danger.DESTRUCTIVE:
                 self._note_danger(caller, entry, "allowed" if entry.treatment != "confirm" else "left to the gate")
             return None
+        person = self.adapter.loop.maybe_person_hold(caller, entry.route, self._held(entry, arguments))
+        if person is not None:
+            self._note_danger(caller, entry, "confirmed by a person" if not person.is_asked_first else "denied, held")
+            return person
         note = partial(self._note_danger, caller, entry)
         token = _token(arguments, request)
         if isinstance(token, Failure):
@@ -267,6 +272,18 @@ class AqlSurface:
         owner, principal = self.adapter.owner(caller), caller.principal.name
         digest = digest_of(bytes(arguments.text))
         return Acknowledgement(self.adapter.tokens, entry, owner, principal, digest, token, note)
+
+    def _held(self, entry: Entry, arguments: Arguments) -> HeldOperation:
+        has_secret = any(one.sensitive for one in entry.operation.parameters)
+        return HeldOperation(
+            operation=entry.name,
+            digest=digest_of(bytes(arguments.text)),
+            category=entry.category,
+            danger=entry.danger.level.word,
+            reasons=entry.danger.reasons,
+            params=None if has_secret else arguments.text,
+            at=self.adapter.clock.wall(),
+        )
 
     def _note_danger(self, caller: Caller, entry: Entry, outcome: str) -> None:
         """Every attempt on an operation of level 2 or more (C.danger-5)."""
@@ -286,7 +303,7 @@ class AqlSurface:
         sink: Sink,
         entry: Entry,
         arguments: Arguments,
-        ack: Acknowledgement | None,
+        ack: Acknowledgement | PersonHold | None,
         deliver: Deliver,
     ) -> Call:
         if ack is not None and ack.acknowledge() is not None:

@@ -4,8 +4,10 @@ A challenge (`verify`) is answered with its code, or by an operator's proof. The
 approved by an operator's proof, or with the token that the inbox showed. Everything that is asked is of one agent.
 """
 
+import asyncio
 import hashlib
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +23,7 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.safety.agents import AgentKey
 from interlock.runtime.safety.codes import Codes
 from interlock.runtime.safety.executions import Execution
+from interlock.runtime.safety.held_operations import HeldOperation
 
 log = logging.getLogger("interlock.safety")
 
@@ -38,6 +41,7 @@ class Challenges:
         self._clock = clock
         self._work = BackgroundTasks()
         self._issued: dict[AgentKey, tuple[float, str]] = {}  # when, and the id
+        self._asking: dict[str, asyncio.Task[None]] = {}  # what the inbox is about to have
 
     async def open(self) -> None:
         """Nothing to open: the loop says what is kept."""
@@ -56,7 +60,7 @@ class Challenges:
 
     def is_waiting(self, id: str) -> bool:
         approval = self.inbox.get(id)
-        return approval is not None and approval.status is Status.PENDING
+        return id in self._asking or (approval is not None and approval.status is Status.PENDING)
 
     def may_issue(self, agent: AgentKey) -> bool:
         issued = self._issued.get(agent)
@@ -94,6 +98,27 @@ class Challenges:
         shown = {"element_name": execution.name, "parameters": parameters}
         reason = "An agent asks to start. Approval lets it run; each of its steps is still judged."
         return await self._raise(Kind.START, execution, reason=reason, factors=(), shown=shown)
+
+    def ask_soon(self, execution: Execution, held: HeldOperation, on_refused: Callable[[str], None]) -> str:
+        """The id of the approval that the inbox is about to have. `on_refused`: it cannot have it."""
+        shown = {"element_name": execution.name, "operation": held.operation, "params": held.params}
+        reason = f"An agent calls {held.operation}, which is {held.danger}. Approval lets this very call run."
+        draft = self._draft(
+            Kind.STEP, execution.agent.principal, execution.name, reason=reason, factors=held.reasons, shown=shown
+        )
+        self._codes.make_token(draft.id)
+
+        async def ask() -> None:
+            try:
+                raised = await self.inbox.raise_(draft)
+            finally:
+                self._asking.pop(draft.id, None)
+            if isinstance(raised, Fault):
+                self._codes.forget(draft.id)
+                on_refused(raised.message)
+
+        self._asking[draft.id] = self._work.begin(ask(), "safety")
+        return draft.id
 
     async def raise_step(self, execution: Execution, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
         """Raises OperationFailed."""
@@ -160,7 +185,12 @@ class Challenges:
 
     def void_soon(self, id: str, why: str) -> None:
         self._codes.forget(id)
-        self._work.begin(self.inbox.void(id, why))
+        self._work.begin(self._void_asked(id, why))
+
+    async def _void_asked(self, id: str, why: str) -> None:
+        if id in self._asking:
+            await asyncio.wait([self._asking[id]])
+        await self.inbox.void(id, why)
 
     async def void(self, id: str | None, why: str) -> None:
         if id is not None:

@@ -79,7 +79,16 @@ class Directives:
         if execution.start_id is not None and execution.started_at is None:
             return [pending_start(execution.created_at)]
         since = execution.started_at or execution.created_at
-        return [
+        own = [
+            Notification(
+                type=_T.PERMISSION_PENDING,
+                message=f"A call of {held.operation} waits for a decision about approval {id}.",
+                metadata=Metadata(operation=held.operation, level=held.level, reason="; ".join(held.reasons) or None),
+                timestamp=rfc3339(held.at),
+            )
+            for id, held in execution.held.waiting.items()
+        ]
+        return own + [
             Notification(
                 type=_T.PERMISSION_PENDING,
                 message=f"A call of {approval.tool} waits for a person.",

@@ -18,6 +18,7 @@ from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.safety.agents import AgentKey, agent_key
 from interlock.runtime.safety.grants import Grant
+from interlock.runtime.safety.held_operations import HeldOperations
 from interlock.store.ports import KeyValue, StoreError
 
 log = logging.getLogger("interlock.safety")
@@ -89,7 +90,14 @@ class Execution:
         self.counted = 0  # of them, since a person last agreed that it goes on
         self.pause: Pause | None = None
         self.grants: list[Grant] = []
+        self.held = HeldOperations()
         self.notices: list[Notification] = []  # to be told once
+
+    @property
+    def approval_ids(self) -> list[str]:
+        """Of everything about it that may wait for a person."""
+        paused = self.pause.approval_id if self.pause is not None else None
+        return [id for id in (self.start_id, paused, *self.held.waiting) if id]
 
     @property
     def is_live(self) -> bool:
@@ -204,9 +212,7 @@ class Executions:
         return self._last.get((owner, agent))
 
     def maybe_by_approval(self, id: str) -> Execution | None:
-        return next(
-            (one for one in self.live() if one.start_id == id or (one.pause and one.pause.approval_id == id)), None
-        )
+        return next((one for one in self.live() if id in one.approval_ids), None)
 
     def live(self) -> list[Execution]:
         return [one for mine in self.by_owner.values() for one in mine]

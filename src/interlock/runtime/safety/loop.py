@@ -41,6 +41,7 @@ from interlock.runtime.safety.challenges import Challenges
 from interlock.runtime.safety.directives import Directives, pending_start
 from interlock.runtime.safety.executions import FLUSH_S, LOCAL, Execution, Executions, Owner, Pause, maybe_owner
 from interlock.runtime.safety.grants import CallableNames, Grant
+from interlock.runtime.safety.held_operations import HeldOperation
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.safety")
@@ -56,6 +57,17 @@ _WOULD: Final = {
     Verdict.STOP: "Monitoring mode: enforcing would have blocked the agent.",
 }
 NAMES_NOTHING: Final = "The hint names nothing that can be called here, so it lets no call pass."
+
+
+class Assessment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trigger says of a reported action: a risk score from 0 to 100, or that the agent is to be stopped."""
+
+    score: float = 0.0
+    is_stopped: bool = False
+    reason: str = "This action was stopped. The agent is blocked until a person verifies it."
+
+
+Trigger = Callable[[AgentKey, Hint], Assessment]
 
 
 class SafetyLoop:
@@ -88,6 +100,11 @@ class SafetyLoop:
         self._idle_s = idle_s
         self._locks: weakref.WeakValueDictionary[AgentKey, asyncio.Lock] = weakref.WeakValueDictionary()
         self._task: asyncio.Task[None] | None = None
+        self._triggers: list[Trigger] = []
+
+    def add_trigger(self, trigger: Trigger) -> None:
+        """One more assessment of every report, whose word can only make the outcome stricter (8.8.3)."""
+        self._triggers.append(trigger)
 
     @property
     def plan(self) -> SafetyPlan:
@@ -247,6 +264,37 @@ class SafetyLoop:
                 raise OperationFailed(_invalid_state(execution, to))
         return execution.answer()
 
+    # Dangerous operations
+
+    def maybe_acting(self, caller: Caller) -> Execution | None:
+        """The running execution that a call of this caller belongs to, while calls are watched."""
+        owner = maybe_owner(caller) if self.is_enforcing and self.executions.by_owner else None
+        mine = self.executions.by_owner.get(owner, ()) if owner is not None else ()
+        return next((one for one in mine if one.status is _S.RUNNING), None)
+
+    def may_run(self, execution: Execution, names: frozenset[str], held: HeldOperation) -> bool:
+        """Whether a person agreed to this operation: as a step that they saw, or by itself."""
+        if any(grant.is_approved and not grant.names.isdisjoint(names) for grant in execution.grants):
+            return True
+        return execution.held.is_released(held)
+
+    def hold(self, execution: Execution, held: HeldOperation) -> str:
+        """The id of the approval that the operation waits for."""
+        id = execution.held.maybe_waiting(held)
+        if id is not None and self.challenges.is_waiting(id):
+            return id
+        if id is not None:
+            execution.held.settle(id, is_yes=False)
+
+        def on_refused(why: str) -> None:
+            execution.held.settle(asked, is_yes=False)
+            execution.tell(NotificationType.ERROR, f"Nobody could be asked about {held.operation}: {why}", held.at)
+
+        asked = self.challenges.ask_soon(execution, held, on_refused)
+        execution.held.wait(asked, held)
+        self.record(execution, "hold", "held", approval=asked, operation=held.operation, level=held.level)
+        return asked
+
     # Judging
 
     async def _judge(self, execution: Execution, caller: Caller, written: str, params: dict[str, Any]) -> Directive:
@@ -258,7 +306,18 @@ class SafetyLoop:
             if paused is not None:
                 return paused
         policy = self.policies.of(execution.agent)
-        evaluation = evaluate(policy, hint, steps=execution.counted, outcome=params.get("outcome"))
+        assessed = [self._assess(trigger, execution, hint) for trigger in self._triggers]
+        evaluation = evaluate(
+            policy,
+            hint,
+            steps=execution.counted,
+            outcome=params.get("outcome"),
+            also=max((one.score for one in assessed), default=0.0),
+        )
+        if evaluation.risk is not None and evaluation.risk.is_clamped:
+            log.warning("a risk score of the agent %r is out of range and was brought into it", execution.name)
+        for one in assessed:
+            evaluation = evaluation.or_stopped(one.reason) if one.is_stopped else evaluation
         self.evaluations += 1
         execution.counted += evaluation.is_counted
         execution.grants.clear()  # AQL-8.6.2-1: unused ones end with the next report
@@ -287,6 +346,13 @@ class SafetyLoop:
             case Verdict.STOP:
                 await self.block(execution, evaluation, written)  # AQL-8.6.4-5
         return self._directives.of_evaluation(execution, evaluation, more=more)
+
+    def _assess(self, trigger: Trigger, execution: Execution, hint: Hint) -> Assessment:
+        try:
+            return trigger(execution.agent, hint)
+        except Exception:
+            log.exception("an assessment of the agent %r failed; it is stopped", execution.name)
+            return Assessment(is_stopped=True, reason="An assessment of this action failed.")
 
     async def _still_paused(self, execution: Execution, pause: Pause, written: str) -> Directive | None:
         """None: what it waited for is over, and this report is judged afresh."""
@@ -409,6 +475,9 @@ class SafetyLoop:
                 execution.is_refused = self._end(
                     execution, _S.CANCELLED, f"The start was denied{f': {said}' if said else '.'}"
                 )
+        elif execution is not None and (held := execution.held.settle(approval.id, is_yes=is_yes)) is not None:
+            word = "confirmed" if is_yes else f"denied{f': {said}' if said else ''}"
+            self._tell(execution, f"The call of {held.operation} was {word}.")
         elif execution is not None:
             self._resume(execution, is_yes=is_yes, said=said)
         self.changed.publish(None)
@@ -506,8 +575,7 @@ class SafetyLoop:
         execution.tell(NotificationType.STATUS, message, self._clock.wall())
 
     def _end(self, execution: Execution, to: ExecutionStatus, why: str | None) -> bool:
-        pause, start_id = execution.pause, execution.start_id
-        waiting = [id for id in (start_id, pause.approval_id if pause is not None else None) if id is not None]
+        waiting = execution.approval_ids
         message = {"code": "INTERNAL_ERROR", "message": why or _ENDED} if to is _S.FAILED else None
         result = {"summary": why} if to is _S.COMPLETED and why is not None else None
         if not execution.move(to, self._clock.wall(), error=message, result=result):

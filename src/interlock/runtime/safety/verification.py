@@ -80,12 +80,13 @@ class Verification:
             raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
         agent, name = agent_key(principal, approval.agent or ""), approval.agent or ""
         if params.get("confirmation_id") not in (None, approval.id):
-            details = {"token_operation": _operation(approval), "requested_operation": params["confirmation_id"]}
+            details = {"token_operation": self._operation(approval), "requested_operation": params["confirmation_id"]}
             refused = failure(Code.TOKEN_SCOPE_MISMATCH, "Confirmation token scope mismatch", details)
             raise await self._failed(agent, name, approval.id, refused, event="confirm")
         if approval.status is not Status.PENDING:
             refused = self._over(approval, {"confirmation_id": approval.id})
             raise await self._failed(agent, name, approval.id, refused, event="confirm")
+        operation = self._operation(approval)
         is_yes = params.get("decision", "approve") == "approve"
         await self._approve(approval.id, by=principal, reason="confirmed with the token", is_yes=is_yes)
         self._loop.audit.add("confirm", agent, name, "approved" if is_yes else "denied", approval=approval.id)
@@ -93,7 +94,7 @@ class Verification:
             "confirmed": is_yes,
             "confirmation_id": approval.id,
             "element_name": name,
-            "operation": _operation(approval),
+            "operation": operation,
         }
 
     async def _approve(self, id: str, *, by: str, reason: str, is_yes: bool = True) -> None:
@@ -143,6 +144,9 @@ class Verification:
             return OperationFailed(internal_error("the node's store cannot be written; nothing was done"))
         return OperationFailed(refused)
 
-
-def _operation(approval: Approval) -> str:
-    return "execute_agent" if approval.kind is Kind.START else "record_execution_step"
+    def _operation(self, approval: Approval) -> str:
+        execution = self._loop.executions.maybe_by_approval(approval.id)
+        held = None if execution is None else execution.held.waiting.get(approval.id)
+        if held is not None:
+            return held.operation
+        return "execute_agent" if approval.kind is Kind.START else "record_execution_step"

@@ -42,6 +42,13 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     steps_remaining: int | None = None
     is_counted: bool = True  # against the step limit
 
+    def or_stopped(self, reason: str) -> "Evaluation":
+        """Stopped by another assessment, whatever the stages say."""
+        if self.verdict is Verdict.STOP:
+            return self
+        factors = (*self.factors, "Stage 4: another assessment stops it")
+        return msgspec.structs.replace(self, verdict=Verdict.STOP, reason=reason, stage=4, factors=factors)
+
     def is_stricter_than(self, other: "Evaluation") -> bool:
         return _SEVERITY.index(self.verdict) > _SEVERITY.index(other.verdict)
 

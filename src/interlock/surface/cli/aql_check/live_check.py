@@ -19,6 +19,7 @@ from interlock.protocol.aql.families import Endpoints, Mode
 from interlock.runtime.aql.adapter import profile_of
 from interlock.runtime.node.node import Node
 from interlock.surface.cli.aql_check import sample_server
+from interlock.surface.cli.aql_check.evidence import gather_evidence
 from interlock.surface.cli.aql_check.live_client import LEGACY, MODERN, LiveClient
 from interlock.surface.cli.aql_check.report import Report
 from interlock.surface.cli.aql_check.suite import SAMPLE, Checked, run_suite
@@ -26,7 +27,12 @@ from interlock.surface.cli.aql_check.suite import SAMPLE, Checked, run_suite
 START_S: Final = 30.0
 LEVELS: Final = {"level-1": 1, "level-2": 2}
 
-Evidence = dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]  # by surface: requests with their answers
+Exchanges = dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]  # by surface: requests with their answers
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    bundle: dict[str, Any] | None  # for the specification's runner; None where the claim does not hold
+    exchanges: Exchanges
 
 
 def check_live(plan: Plan) -> tuple[Report, Evidence]:
@@ -44,7 +50,9 @@ def write_evidence(folder: Path, report: Report, evidence: Evidence) -> int:
     """The number of files. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     written = {folder / "report.json": report.shown()}
-    for surface, exchanges in evidence.items():
+    if evidence.bundle is not None:
+        written[folder / "evidence.json"] = evidence.bundle
+    for surface, exchanges in evidence.exchanges.items():
         for number, (request, answer) in enumerate(exchanges, 1):
             stem = folder / surface / f"{number:03}-{request['method'].replace('/', '-')}"
             written[stem.with_suffix(".request.json")] = request
@@ -80,7 +88,9 @@ async def _check(plan: Plan) -> tuple[Report, Evidence]:
         ]
         surfaces = tuple(surface for surface, _ in opened)
         report = await run_suite(surfaces, opened[0][1])
-        return report, {f"{one.mode}-{one.client.version}": one.client.kept for one in surfaces}
+        modes = [one.mode for one in surfaces]
+        bundle = await gather_evidence(surfaces[0], report.level, [*modes]) if report.is_held else None
+        return report, Evidence(bundle, {f"{one.mode}-{one.client.version}": one.client.kept for one in surfaces})
     finally:
         await node.close()
 

@@ -20,7 +20,7 @@ def tool(name: str, description: str, *, reads: bool, destroys: bool, takes: dic
 
 
 TOOLS = [
-    tool("create_note", "Creates a note.", reads=False, destroys=False, takes=schema("title", title=TEXT)),
+    tool("create_note", "Creates a note.", reads=False, destroys=False, takes=schema("title", title=TEXT, body=TEXT)),
     tool("get_note", "Reads a note.", reads=True, destroys=False, takes=schema("note_id", note_id=TEXT)),
     tool("get_count", "Counts the calls of the other tools.", reads=True, destroys=False, takes=schema()),
     tool(
@@ -30,6 +30,17 @@ TOOLS = [
     tool("run_report", "Runs a report.", reads=False, destroys=False, takes=schema("report", report=TEXT)),
 ]
 called: list[str] = []
+notes: dict[str, dict[str, Any]] = {"n1": {"id": "n1", "title": "A note", "body": "Its text", "tags": ["a", "b"]}}
+
+
+def run(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    if name == "create_note":
+        made = {"id": f"n{len(notes) + 1}", **given}
+        return notes.setdefault(made["id"], made)
+    note = notes.get(given.get("note_id", "n1"), {})
+    if name == "update_note":
+        note.update({key: value for key, value in given.items() if key != "note_id"})
+    return note
 
 
 def result_of(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
@@ -46,7 +57,7 @@ def result_of(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
             found: dict[str, Any] = {"calls": len(called)}
         else:
             called.append(params["name"])
-            found = {"id": "n1", "title": "A note", "body": "Its text", "tags": ["a", "b"]}
+            found = run(params["name"], params.get("arguments") or {})
         return {"content": [{"type": "text", "text": json.dumps(found)}], "structuredContent": found}
     return {} if method == "ping" else None
 
