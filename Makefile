@@ -20,22 +20,21 @@ help:
 
 # The product alone, for `make run`.
 $(VENV)/.product: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Interlock needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
-	@test -x $(BIN)/python || (echo "making a virtual environment in $(VENV)"; $(PYTHON) -m venv $(VENV))
-	@echo "installing Interlock"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
+	@$(PYTHON) install.py $(VENV)
 	@touch $@
 
 # What developing it needs as well: the `dev` group of pyproject.toml.
 $(VENV)/.dev: $(VENV)/.product
-	@echo "installing the tools for tests and checks"
-	@$(BIN)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))' \
-		> $(VENV)/dev.txt
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $(VENV)/dev.txt
+	@$(PYTHON) install.py $(VENV) --group dev
 	@touch $@
 
-run: $(VENV)/.product
-	@$(BIN)/interlock serve --config examples/tree/interlock.toml $(ARGS)
+# The example is copied: what `interlock init` adds to the configuration, and what servers write, is yours.
+.run/tree/interlock.toml:
+	@mkdir -p .run/tree
+	@cp -R examples/tree/. .run/tree
+
+run: $(VENV)/.product .run/tree/interlock.toml
+	@$(BIN)/interlock serve --config .run/tree/interlock.toml $(ARGS)
 
 # A browser for the tests of pages, where packages can be installed; elsewhere they are skipped, and say so.
 $(VENV)/.browser: $(VENV)/.dev

@@ -4,8 +4,9 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
 
 from interlock.config.load import Loaded
 from interlock.operator_api.status import Status
@@ -17,6 +18,10 @@ from interlock.runtime.node.listen import answers
 from interlock.runtime.node.node import Node
 from interlock.runtime.node.readiness import READY_S
 from interlock.runtime.node.reload import Read
+
+OnReady = Callable[[Status, str | None], None]
+
+WAITING_S: Final = 1.0  # between two looks at servers that are still connecting
 
 
 class NodeGone(Exception):
@@ -30,16 +35,18 @@ def serve(
     stdio: bool,
     only: str | None,
     surface: str | None = None,
-    on_ready: Callable[[Status, str | None], None],
+    on_ready: OnReady,
+    on_waiting: Callable[[Status], None],
     operator_app: OperatorApp,
 ) -> None:
     """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks. `read`: when the files change.
 
     `on_ready` is given the setup code too, as long as there is no approver: it is for this process's terminal alone.
+    `on_waiting` is told every second from then on until the last server had its first chance.
     """
     descriptors.raise_limit()
-    runner = _loop_runner()
-    runner(_run(loaded, read, stdio=stdio, only=only, surface=surface, on_ready=on_ready, operator_app=operator_app))
+    announce = partial(_announce, on_ready=on_ready, on_waiting=on_waiting)
+    _loop_runner()(_run(loaded, read, announce, stdio=stdio, only=only, surface=surface, operator_app=operator_app))
 
 
 def _tune_collector() -> None:
@@ -60,11 +67,11 @@ def _loop_runner() -> Callable[[Any], None]:
 async def _run(
     loaded: Loaded,
     read: Read,
+    announce: Callable[[Node], Coroutine[Any, Any, None]],
     *,
     stdio: bool,
     only: str | None,
-    surface: str | None = None,
-    on_ready: Callable[[Status, str | None], None],
+    surface: str | None,
     operator_app: OperatorApp,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -85,7 +92,7 @@ async def _run(
         reader = await stdio_front(front) if front is not None else None
         if front is not None:
             ends.append(loop.create_task(front.done.wait()))
-        ready = loop.create_task(_announce(node, on_ready))
+        ready = loop.create_task(announce(node))
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for task in (ready, *ends):
             task.cancel()
@@ -100,12 +107,14 @@ async def _run(
         await node.close()
 
 
-async def _announce(node: Node, on_ready: Callable[[Status, str | None], None]) -> None:
+async def _announce(node: Node, *, on_ready: OnReady, on_waiting: Callable[[Status], None]) -> None:
     """Say how the node stands soon, and once more when the last server had its first chance."""
     await node.readiness.settle(READY_S)
     late = not node.readiness.is_settled
     on_ready(node.operations.node.status(), node.approvals.enrolments.maybe_setup_code)
     if late:
-        await node.readiness.settle(None)
+        while not node.readiness.is_settled:
+            await node.readiness.settle(WAITING_S)
+            on_waiting(node.operations.node.status())
         on_ready(node.operations.node.status(), node.approvals.enrolments.maybe_setup_code)
     _tune_collector()

@@ -74,6 +74,12 @@ def serve(
             _show_setup_code(setup_code, stdio=stdio)
         told.append(True)
 
+    steps: dict[str, str] = {}
+
+    def on_waiting(status: "Status") -> None:
+        if not stdio and not invocation.out.as_json:
+            _tell_steps(invocation, status, steps)
+
     try:
         run_node(
             loaded,
@@ -82,6 +88,7 @@ def serve(
             only=only,
             surface=surface,
             on_ready=on_ready,
+            on_waiting=on_waiting,
             operator_app=lambda operations, who, own: operator_app(operations, authenticate=who, own=own),
         )
     except NodeGone as error:
@@ -174,6 +181,21 @@ def _show_setup_code(code: str, *, stdio: bool) -> None:
         return
     print(f"\nNo one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}", file=sys.stdout)
     print("The console asks for it, or interlock approve ID --code. Give it to no agent.", file=sys.stdout, flush=True)
+
+
+def _tell_steps(invocation: Invocation, status: "Status", told: dict[str, str]) -> None:
+    """One line for each step of a server that is installed or started, as it comes."""
+    import sys
+
+    from interlock.surface.cli.terminal.text import count, duration, one_line
+
+    for link in status.links:
+        is_up = link.state in ("ready", "slow")
+        text = f"ready, {count(link.tools, 'tool')}" if is_up else one_line(link.reason or link.state)
+        if told.get(link.segment) != text and (not is_up or link.segment in told):
+            told[link.segment] = text
+            invocation.out.line(f"{duration(status.node.uptime_s):>6}  {one_line(link.segment)}: {text}")
+    sys.stdout.flush()
 
 
 def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:

@@ -1,0 +1,168 @@
+"""Does the README work as it is written? Its commands are run in a checkout, and print what it says they print.
+
+The registries of npm and PyPI are out of reach here: what is shown of the two servers that come from there is drawn
+from a status in which they are ready.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.interaction.harness import wait_for
+
+from interlock.operator_api.status import Status
+from interlock.surface.cli.render.tree import tree_lines
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+UNREACHABLE = {
+    "PIP_NO_INDEX": "1",
+    "npm_config_registry": "http://127.0.0.1:9",
+    "npm_config_fetch_retries": "0",
+}
+NOT_RUN = ("npx ", "interlock status --watch")  # a download, and what does not end
+
+
+def blocks(heading: str) -> list[str]:
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return BLOCK.findall(section)
+
+
+def commands(block: str) -> list[tuple[str, list[str]]]:
+    """Each command with the lines that are printed below it."""
+    found: list[tuple[str, list[str]]] = []
+    for line in block.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        elif found:
+            found[-1][1].append(line)
+    return found
+
+
+class Checkout:
+    """What a person has who cloned the repository, with an environment that is made already."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "interlock"
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        for name in (ROOT / each for each in listed.decode().split("\0") if each):
+            if name.is_file() and not name.is_relative_to(ROOT / "tests"):
+                target = self.folder / name.relative_to(ROOT)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(name, target)
+        self.git("init", "-q")
+        self.git("add", "-A")
+        self.git("-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-qm", "clone")
+        programs = self.folder / ".venv" / "bin"
+        programs.mkdir(parents=True)
+        (programs / "interlock").write_text(f'#!/bin/sh\nexec {sys.executable} -m interlock "$@"\n')
+        (programs / "interlock").chmod(0o755)
+        (self.folder / ".venv" / ".product").touch()
+        own = {name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")}
+        self.env = {
+            **own,
+            **UNREACHABLE,
+            "HOME": str(folder / "home"),
+            "XDG_CONFIG_HOME": str(folder / "home" / ".config"),
+            "INTERLOCK_PASSPHRASE": "a passphrase of a newcomer",
+            "INTERLOCK_NODE__LISTEN": "127.0.0.1:0",
+            "INTERLOCK_NODE__OPERATOR_LISTEN": "127.0.0.1:0",
+        }
+        (folder / "home").mkdir()
+
+    def git(self, *words: str) -> str:
+        return subprocess.run(["git", *words], cwd=self.folder, capture_output=True, text=True, check=True).stdout
+
+    def shell(self, script: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    """With the node of `make run` in it."""
+    made = Checkout(tmp_path_factory.mktemp("readme"))
+    with (made.folder.parent / "run.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["make", "run"], cwd=made.folder, env=made.env, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            socket = made.folder / ".run" / "data" / "run" / "admin.sock"
+            wait_for(lambda: socket.exists() or process.poll() is not None, 30)
+            yield made
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(20)
+
+
+def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(checkout: Checkout) -> None:
+    walk = [commands(block) for block in (*blocks("Two commands"), *blocks("Approve what cannot be undone"))]
+    steps = [step for one in walk if one for step in one]
+    (exported, _), *rest = [step for step in steps if not step[0].startswith(NOT_RUN)]
+    assert exported.startswith("export PATH=")
+    wait_for(lambda: "greenhouse" in checkout.shell(f"{exported}; interlock tools list").stdout, 30)
+    ran = []
+    for command, printed in rest:
+        if command.startswith("interlock approve ID"):
+            waiting = json.loads(checkout.shell(f"{exported}; interlock approvals --json").stdout)
+            command = command.replace("ID", f"{_first_id(waiting)} --yes", 1)
+        done = checkout.shell(f"{exported}; {command}")
+        said = (done.stdout + done.stderr).splitlines()
+        assert done.returncode == (3 if printed and printed[0].startswith("Nothing was executed") else 0), said
+        for line, expected in zip(said, printed, strict=False):
+            assert line.startswith(expected.removesuffix("...").rstrip()), (command, said)
+            assert expected.endswith("...") or line == expected
+        assert len(said) >= len(printed)
+        ran.append(command.split()[1])
+    assert {"tools", "init", "approvals", "approve", "audit"} <= set(ran)
+    assert checkout.git("status", "--porcelain") == ""
+
+
+def _first_id(answer: Any) -> str:
+    listed = answer["approvals"] if isinstance(answer, dict) else answer
+    return str(listed[0]["id"])
+
+
+def test_the_tree_is_drawn_as_the_readme_shows_it(checkout: Checkout) -> None:
+    config = "INTERLOCK_CONFIG=.run/tree/interlock.toml .venv/bin/interlock"
+    raw = json.loads(wait_for(lambda: checkout.shell(f"{config} status --json").stdout, 30))
+    raw["node"] |= {"mcp_url": "http://127.0.0.1:7411/mcp", "uptime_s": 24.0}
+    greenhouse = {"state": "ready", "reason": None, "tools": 4, "era": "legacy", "protocol_version": "2025-11-25"}
+    shown = {
+        "time": {**greenhouse, "tools": 2, "era": "modern", "protocol_version": "2026-07-28"},
+        "files": {**greenhouse, "tools": 14},
+        "greenhouse": greenhouse,
+    }
+    for link in raw["links"]:
+        link |= {**shown[link["segment"]], "latency_ms": None, "withheld": [], "denied": []}
+    raw["catalog"] |= {"tools": 20, "prompts": 0, "resources": 0}
+    raw["calls"] |= dict.fromkeys(raw["calls"], 0)
+    raw["gate"]["without_approver"], raw["approvals"]["waiting"] = 4, 0
+    status = msgspec.convert(raw, Status)
+    drawn = [line.plain.rstrip() for line in tree_lines(status, width=110, now=datetime.now(UTC))]
+    assert "\n".join(drawn) + "\n" in blocks("Two commands")
+
+
+def test_every_command_of_the_readme_exists(checkout: Checkout) -> None:
+    for words in sorted(set(re.findall(r"`interlock ((?:[a-z]+ ?)+)", README))):
+        verb = words.split()[0]
+        assert checkout.shell(f".venv/bin/interlock {verb} --help").returncode == 0, words
