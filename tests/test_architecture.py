@@ -82,6 +82,7 @@ ORDER = [
         "surface.cli",
         "surface.cli.keys",
         "surface.cli.aql_check",
+        "surface.cli.set_up",
         "surface.cli.verbs",
         "aql",
         "__main__",

@@ -66,6 +66,7 @@ COMMANDS = [
     ("audit", "verify"),
     ("audit", "export"),
     ("explain",),
+    ("doctor",),
     ("version",),
 ]
 GROUPS = {

@@ -70,7 +70,7 @@ class Verification:
         agent = AgentKey(principal, NOBODY)
         await self._refuse_limited(agent, NOBODY, params.get("confirmation_id"))
         if not token.startswith(TOKEN_PREFIX):  # AQL-8.7.3-9
-            detail = "a person confirms, with the token that interlock approvals show --code gives them"
+            detail = "a person confirms, with the token that interlock approvals show ID --code gives them"
             refused = permission_denied("self_approval", detail=detail)  # AQL-8.7.3-9
             raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
         id = self._codes.maybe_approval_of(token)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import msgspec
 
 from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
+from interlock.store.sqlite.file import open_for_reading
 from interlock.store.sqlite.store import STORE_SCHEMA, SqliteStore
 
 if TYPE_CHECKING:
@@ -32,6 +33,18 @@ _VERSION: Final = b"\x01"
 
 Kind = Literal["secret", "token", "client"]  # a person's own; a server's access token; our registration at an issuer
 KINDS: Final[tuple[Kind, ...]] = ("secret", "token", "client")
+
+
+def names_on_disk(data: Path, kind: Kind) -> frozenset[str]:
+    """What is stored, read beside a node that may be using it. Raises StoreError."""
+    path = data / SECRETS_FILE
+    if not path.exists():
+        return frozenset()
+    db = open_for_reading(path, _SCHEMA)
+    try:
+        return frozenset(key for (key,) in db.execute("SELECT key FROM kv WHERE bucket = ?", (kind,)))
+    finally:
+        db.close()
 
 
 class Secrets:

@@ -39,6 +39,7 @@ VERBS = {
         "access",
         "audit",
         "explain",
+        "doctor",
         "version",
     )
 } | {"import": "interlock.surface.cli.verbs.import_"}  # a word of Python's own
@@ -64,6 +65,7 @@ Start here:
   interlock status --watch  see every server, how it stands and why
   interlock tools call TOOL --arg name=value
   interlock approvals       what waits for you to decide
+  interlock doctor          find what is wrong, and how to mend it
 
 \b
 Every command takes --json, and --help shows its examples.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from interlock.config.load import Loaded, Problem
     from interlock.config.plan import Plan
     from interlock.operator_api.links import Link
-    from interlock.surface.cli.verbs.check_drivers import Checked
+    from interlock.surface.cli.set_up.drivers import Checked
 
     Links = tuple[Link, ...]
 
@@ -127,7 +127,7 @@ def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: 
 
 
 def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: str | None) -> "Checked":
-    from interlock.surface.cli.verbs.check_drivers import check_drivers
+    from interlock.surface.cli.set_up.drivers import check_drivers
 
     return check_drivers(plan, named, against=against, upstream=upstream)
 
@@ -136,7 +136,7 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
     from interlock.config.effective import effective as effective_values
     from interlock.config.load import ConfigInvalid
     from interlock.surface.cli.config import read_configuration
-    from interlock.surface.cli.verbs.check_machine import missing_on_machine
+    from interlock.surface.cli.set_up.machine import missing_on_machine
 
     out = invocation.out
     try:
@@ -152,8 +152,8 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
     if upstream:
         import sys
 
+        from interlock.surface.cli.set_up.upstream import survey_of, warnings_of
         from interlock.surface.cli.terminal.text import count
-        from interlock.surface.cli.verbs.check_upstream import survey_of, warnings_of
 
         if not out.as_json and sys.stderr.isatty():
             out.remark(f"asking {count(len(loaded.plan.servers), 'server')}")
@@ -272,7 +272,7 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
 def _sandbox_states(plan: "Plan") -> dict[str, bool]:
     """Of the servers that this node starts itself: whether each is in a sandbox."""
     from interlock.config.plan import Spawn
-    from interlock.surface.cli.verbs.check_machine import is_sandboxed
+    from interlock.surface.cli.set_up.machine import is_sandboxed
 
     return {server.segment: is_sandboxed(server) for server in plan.servers if isinstance(server.reach, Spawn)}
 

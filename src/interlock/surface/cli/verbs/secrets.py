@@ -179,7 +179,7 @@ def _remark_what_waits(invocation: Invocation, slug: str) -> None:
             return
     except ConfigInvalid:  # check tells of it
         return
-    from interlock.surface.cli.verbs.check_drivers import ungranted_problems
+    from interlock.surface.cli.set_up.drivers import ungranted_problems
 
     for problem in ungranted_problems(plan, slug):
         invocation.out.remark(f"still missing: {problem.file}: {problem.message}; {problem.hint}")

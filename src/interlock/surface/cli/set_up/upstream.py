@@ -1,4 +1,4 @@
-"""interlock check --upstream: what only the servers themselves can tell, as warnings at the place of each in the file.
+"""What only the servers themselves can tell (`check --upstream`), as warnings at the place of each in the file.
 
 A server that does not come up, tools that will be withheld and why, and rules about tools that no server has.
 """

@@ -1,4 +1,4 @@
-"""What a configuration needs of this machine and does not find here: programs, scripts, folders, certificates.
+"""What a configuration needs of this machine and does not find here: programs, scripts, folders, files, secrets.
 
 Only looked for, never started. The node runs without them, and the server in question stands as failed: hence warnings,
 at the place where each was written.
@@ -15,6 +15,7 @@ from interlock.config.effective import masked_text
 from interlock.config.load import Loaded, Problem
 from interlock.config.location import At
 from interlock.config.plan import ServerPlan, Spawn
+from interlock.config.references import SECRET_REFERENCE, secret_slug
 from interlock.process.launch import (
     RESERVED_PREFIX,
     ChildStartFailed,
@@ -38,7 +39,8 @@ def _find_missing(loaded: Loaded) -> Iterator[Problem]:
     at = loaded.written.get(("", "workspace"))
     if at is not None and not plan.workspace.is_dir():
         yield at.problem(f"there is no folder {plan.workspace}", "make it, or correct the path")
-    unavailable = _no_sandbox() if any(is_sandboxed(server) for server in plan.servers) else None
+    yield from _missing_secrets(loaded)
+    unavailable = no_sandbox() if any(is_sandboxed(server) for server in plan.servers) else None
     for server in plan.servers:
         at = loaded.written.get(("servers", server.segment))
         if at is not None and isinstance(server.reach, Spawn):
@@ -63,12 +65,42 @@ def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> It
             return
 
 
+def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
+    """Named by a server and not in the store."""
+    wanted = {server.segment: _secrets_of(server) for server in loaded.plan.servers}
+    if not any(wanted.values()):
+        return
+    from interlock.store.ports import StoreError
+    from interlock.store.sqlite.secrets import names_on_disk
+
+    try:
+        known = names_on_disk(loaded.plan.data, "secret")
+    except StoreError as refused:
+        yield Problem(message=str(refused))
+        return
+    for segment, slugs in wanted.items():
+        at = loaded.written.get(("servers", segment))
+        if at is None:
+            continue
+        for slug in sorted(slugs - known):
+            yield at.problem(f"it needs the secret {slug}, which is not set", f"interlock secrets set {slug}")
+
+
+def _secrets_of(server: ServerPlan) -> frozenset[str]:
+    reach = server.reach
+    if isinstance(reach, Spawn):
+        texts = [*reach.env.values()]
+    else:
+        texts = [*reach.headers.values(), (reach.auth.client_secret or "") if reach.auth is not None else ""]
+    return frozenset(secret_slug(found[1]) for text in texts for found in SECRET_REFERENCE.finditer(text))
+
+
 def is_sandboxed(server: ServerPlan) -> bool:
     """A container is a sandbox of its own."""
     return isinstance(server.reach, Spawn) and server.reach.sandbox is not None
 
 
-def _no_sandbox() -> str | None:
+def no_sandbox() -> str | None:
     from interlock.runtime.sandbox.bubblewrap import bubblewrap
     from interlock.runtime.sandbox.errors import SandboxFailed
 
