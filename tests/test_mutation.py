@@ -45,8 +45,8 @@ def test_conditions_statements_words_and_limits_are_changed_one_at_a_time() -> N
         "7 -> 8": "LIMIT = 8  # AX-1-1",
         'size > 10 and "a" in names -> False': "if False:  # AX-1-2: the size",
         'size > 10 and "a" in names -> True': "if True:  # AX-1-2: the size",
-        'without `and "a" in names`': "if size > 10:  # AX-1-2: the size",
-        "without `and size > 10`": 'if "a" in names:  # AX-1-2: the size',
+        'without `and "a" in names`': "if (size > 10):  # AX-1-2: the size",
+        "without `and size > 10`": "if ('a' in names):  # AX-1-2: the size",
         "> -> >=": 'if size >= 10 and "a" in names:  # AX-1-2: the size',
         "10 -> 11": 'if size > 11 and "a" in names:  # AX-1-2: the size',
         '"a" -> "ax"': "if size > 10 and 'ax' in names:  # AX-1-2: the size",
@@ -60,6 +60,11 @@ def test_conditions_statements_words_and_limits_are_changed_one_at_a_time() -> N
     }
     (told,) = mutants(b"def judge(size):\n    return tell(is_full=size == LIMIT)\n", "judge.py")
     assert told.change == "not (size == LIMIT)"
+    source = b"def judge(a, b, c, d):\n    x = (a or b) and c and d\n"
+    dropped = {each.applied(source).decode().splitlines()[1].strip() for each in mutants(source, "judge.py")}
+    assert dropped == {"x = ((b)) and c and d", "x = ((a)) and c and d"} | {
+        f"x = ({kept})" for kept in ("c and d", "(a or b) and d", "(a or b) and c")
+    }
     (option,) = mutants(b'APART = ("--unshare-net", "--", "all of it")', "judge.py")
     assert option.applied(b'APART = ("--unshare-net", "--", "all of it")') == b'APART = (*(), "--", "all of it")'
 

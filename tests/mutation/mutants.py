@@ -94,13 +94,12 @@ class _Maker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        for left, right in zip(node.values, node.values[1:], strict=False):
-            start, end = self._span(left)[0], self._span(right)[1]
-            for kept in (left, right):
-                a, b = self._span(kept)
-                joiner = "and" if isinstance(node.op, ast.And) else "or"
-                gone = right if kept is left else left
-                self._add(gone, f"without `{joiner} {self._shown(gone)}`", start, end, self._source[a:b])
+        joiner = "and" if isinstance(node.op, ast.And) else "or"
+        for gone in node.values:
+            rest = [each for each in node.values if each is not gone]
+            kept = rest[0] if len(rest) == 1 else ast.BoolOp(op=node.op, values=rest)
+            text = f"({ast.unparse(kept)})".encode()
+            self._add(gone, f"without `{joiner} {self._shown(gone)}`", *self._span(node), text)
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:

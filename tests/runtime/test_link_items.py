@@ -122,6 +122,7 @@ async def test_an_adopted_servers_dots_are_normalised_and_a_leafs_end_its_regist
     assert list(house.routes()) == ["a.a_b"]  # none of its tools, also not those of before
 
 
+@pytest.mark.req("AX-4.3-1")
 async def test_a_leafs_dotted_prompt_ends_its_registration_too() -> None:
     house = House()
     done = await house.catalog.stock(house.link("l", LEAF), listing("t", prompts=[{"name": "p.q"}]))
@@ -139,6 +140,7 @@ async def test_a_leafs_other_odd_names_are_normalised() -> None:
     }
 
 
+@pytest.mark.req("AX-4.3-1")
 @pytest.mark.parametrize("name", ["x..z", "X.y", ".x", "x.", "", "x. y", "x.ü", "a" * 64, "x.\n", "x/y"])
 async def test_an_aggregator_with_an_invalid_name_is_refused(name: str) -> None:
     house = House()
@@ -197,6 +199,7 @@ async def test_a_call_that_begins_here_has_its_route_ready_for_ax_peers_only(roo
         assert routed.cursor == (0 if root is None else 1)  # type: ignore[union-attr]
 
 
+@pytest.mark.req("AX-4.1-4")
 async def test_the_limit_of_255_withholds_at_this_level_only() -> None:
     below = ".".join(["s" * 63] * 3 + ["t" * 58])  # 250
     house = House()
@@ -206,6 +209,7 @@ async def test_the_limit_of_255_withholds_at_this_level_only() -> None:
     assert "256" in house.withheld("edge")[below + "u"]
 
 
+@pytest.mark.req("AX-4.3-2")
 async def test_a_hostile_registrant_stays_below_its_own_segment() -> None:
     house = House()
     victim = house.link("jira", LEAF)
@@ -229,6 +233,7 @@ async def test_a_name_listed_twice_by_an_aggregator_is_withheld() -> None:
 # Hops
 
 
+@pytest.mark.req("AX-9.2-2")
 async def test_hops_count_the_aggregators_on_the_way() -> None:
     house = House()
     forged = tool("t", meta={"x-mcpax-hops": 9})
@@ -269,6 +274,7 @@ async def climb(levels: int, below: Listing, *, link_latency_ms: float = 0) -> t
     return house, below
 
 
+@pytest.mark.req("AX-9.2-1", "AX-9.1-1")
 async def test_a_capability_arrives_three_hops_up_as_it_was_declared() -> None:
     house, _ = await climb(3, listing(tool("t", ANNOTATION)))
     meta = house.listed()["s2.s1.s0.t"]["_meta"]
@@ -277,6 +283,7 @@ async def test_a_capability_arrives_three_hops_up_as_it_was_declared() -> None:
     assert "x-mcpax-declared" not in meta
 
 
+@pytest.mark.req("AX-9.1-1")
 async def test_an_invalid_capability_withholds_the_tool_with_a_report() -> None:
     house = House()
     odd = [tool("a", {"mutable": 1}), tool("b", {"latency_class": "Realtime"}), tool("ok", {"mutable": False})]
@@ -286,6 +293,7 @@ async def test_an_invalid_capability_withholds_the_tool_with_a_report() -> None:
     assert set(house.withheld("l").values()) == {"capability_invalid"}
 
 
+@pytest.mark.req("AX-9.1-1")
 async def test_a_capability_that_cannot_be_read_withholds_only_its_tool() -> None:
     unreadable = {"name": Raw(b'"t"'), "_meta": Raw(rb'{"x-mcpax-capability":{"v":"\ud800"}}')}
     house = House()
@@ -294,6 +302,7 @@ async def test_a_capability_that_cannot_be_read_withholds_only_its_tool() -> Non
     assert list(house.routes()) == ["l.u"]
 
 
+@pytest.mark.req("AX-9.2-3")
 async def test_declared_link_latency_raises_the_class_at_once_and_keeps_the_owners_word() -> None:
     house, _ = await climb(
         2, listing(tool("t", ANNOTATION), tool("slow", full(latency_class="slow"))), link_latency_ms=700
@@ -332,6 +341,7 @@ async def test_measured_latency_raises_when_the_list_is_rebuilt_and_does_not_fal
     assert house.notes == 2
 
 
+@pytest.mark.req("AX-13.2-1")
 async def test_degraded_tools_stay_listed_with_the_declared_value_kept() -> None:
     house = House()
     link = house.link("l", LEAF)
@@ -365,6 +375,7 @@ MIXED = listing(
 )
 
 
+@pytest.mark.req("AX-4.2-7", "AX-4.2-11")
 async def test_mutable_tools_of_an_unproved_registrant_are_withheld() -> None:
     house = House()
     await house.catalog.stock(house.link("l", Offer(kind="leaf", proved=False)), MIXED)
@@ -374,6 +385,7 @@ async def test_mutable_tools_of_an_unproved_registrant_are_withheld() -> None:
     assert "m.break" in house.routes()
 
 
+@pytest.mark.req("AX-4.2-7")
 async def test_a_tool_that_turns_mutable_is_withheld_then_and_proof_brings_it_back() -> None:
     house = House()
     link = house.link("l", Offer(kind="leaf", proved=False))
@@ -386,6 +398,7 @@ async def test_a_tool_that_turns_mutable_is_withheld_then_and_proof_brings_it_ba
     assert "l.t" in house.routes()
 
 
+@pytest.mark.req("AX-4.2-7", "AX-4.2-11")
 async def test_without_required_proof_an_unproved_word_still_only_tightens() -> None:
     house = House(require_proof="never")
     soft = tool("t", full(mutable=True, reversible=True, idempotent=True), annotations={"destructiveHint": False})
@@ -573,6 +586,7 @@ async def test_a_changed_definition_is_noticed_with_both_digests() -> None:
     assert again.changed == ()
 
 
+@pytest.mark.req("AX-11.3-14")
 @pytest.mark.parametrize(
     "after",
     [
@@ -611,6 +625,7 @@ async def test_a_new_session_with_the_same_definitions_changes_nothing_and_a_cha
     fourth = house.link("l", third.offer)  # of the same session, and another connection
     await house.catalog.stock(fourth, other)
     assert house.routes()["l.t"].link is fourth
+    assert (await house.catalog.stock(fourth, offered)).changed != ()  # within a session as well
 
 
 async def test_a_class_raised_or_an_availability_changed_on_the_way_is_no_changed_definition() -> None:

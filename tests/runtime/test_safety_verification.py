@@ -442,6 +442,7 @@ async def test_concurrent_guesses_are_one_code_each(here: AgentsHere) -> None:
     assert sum(isinstance(one, dict) for one in answers) == 1
 
 
+@pytest.mark.req("AQL-X-1")
 async def test_an_operator_sees_a_code_only_upon_a_proof(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:shown")
     views = here.node.operations.approvals

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.runtime.drivers.scripted import Scripted
 from tests.runtime.drivers.stage import AheadClock, Stage, alive, asked, caller, lent, settled, staged, until
 
 from interlock.protocol.drivers.errors import DriverError
@@ -113,11 +114,17 @@ async def test_a_server_does_not_fall_asleep_while_somebody_watches_a_resource(s
     await until(lambda: is_asleep(stage), 3)
 
 
+@pytest.mark.req("AIP-transport-3")
 async def test_keepalive_keeps_a_server_awake(stage: Stage, clock: AheadClock) -> None:
     provider = await settled(stage.provider(**SECOND, connection_options={"keepalive": True}))
     instance = provider._instances.maybe(None)  # type: ignore[union-attr]
     assert instance is not None
     assert instance.watch is None
+    async with Scripted() as there:  # which runs elsewhere, and is not ours to end
+        remote = stage.provider(id="far-mcp", server={"kind": "remote", "url": there.url}, transport="http", **SECOND)
+        instance = (await settled(remote))._instances.maybe(None)  # type: ignore[union-attr]
+        assert instance is not None
+        assert instance.watch is None
 
 
 @pytest.mark.req("AIP-transport-1")

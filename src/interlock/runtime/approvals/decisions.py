@@ -143,7 +143,7 @@ class DecisionService:
         if isinstance(open_, Fault):
             return open_
         verified = await self._verify_proof(open_[0], REVEAL, proof)
-        if isinstance(verified, Fault):
+        if isinstance(verified, Fault):  # AQL-X-1
             return verified
         self._inbox.record_reveal(open_[0], by=by, anchor=verified.anchor)
         return self._code(id) or CODE_GONE

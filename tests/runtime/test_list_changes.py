@@ -1,0 +1,57 @@
+"""How often are clients and parents told that lists changed, and of which changes?"""
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from tests.runtime.still_time import move, still
+
+from interlock.protocol.mcp.eras import Era
+from interlock.runtime.audience import Audience
+from interlock.runtime.calls.caller import Caller, Principal, ViewKey
+
+TOOLS = frozenset({"tools"})
+
+
+class Member:
+    def __init__(self, name: str, hop: Any = None) -> None:
+        self.caller = Caller(Principal(name), Era.MODERN, "http", ViewKey(scope=name))
+        self.caller.hop = hop
+        self.heard: list[str] = []
+
+    def on_lists_changed(self, kind: str) -> None:
+        self.heard.append(kind)
+
+    def news(self) -> int:
+        heard, self.heard = self.heard, []
+        assert set(heard) <= TOOLS
+        return len(heard)
+
+
+async def ten_times(change: Callable[[], None]) -> None:
+    """In a tenth of a second."""
+    for _ in range(10):
+        change()
+        await move(0.01)
+    await move(1.0)
+
+
+@pytest.mark.req("AX-6.3-6")
+@still
+async def test_ten_changes_are_told_as_two_and_those_of_metadata_to_parents_alone() -> None:
+    audience, client, parent = Audience({}), Member("client"), Member("parent", hop=object())
+    members = cast(Any, (client, parent))
+    for member in members:
+        audience.join(member)
+    await ten_times(lambda: audience.lists_changed(TOOLS))
+    assert [one.news() for one in members] == [2, 2]
+    await ten_times(lambda: audience.metadata_changed(TOOLS))
+    assert [one.news() for one in members] == [0, 2]
+    server = cast(Any, object())
+    await ten_times(lambda: audience.list_announced(server, "tools", math.inf, lambda caller, link: caller.hop is None))
+    assert [one.news() for one in members] == [2, 0]
+    audience.metadata_changed(TOOLS)
+    audience.lists_changed(TOOLS)
+    await move(1.0)
+    assert [one.news() for one in members] == [1, 1]
