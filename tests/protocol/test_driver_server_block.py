@@ -227,7 +227,7 @@ def test_no_secret_decides_what_is_started(kind: str, key: str) -> None:
     assert ("placeholder_invalid", f"/server/{key}") in errors(of(kind, **{key: "${secrets.X}"}))
 
 
-@pytest.mark.req("AIP-tenant-1")
+@pytest.mark.req("AIP-tenant-1", "AIP-security-8")
 @pytest.mark.parametrize("text", ["${context.tenant}", "a ${user.id}"])
 def test_the_caller_is_not_bound_to_a_shared_server(text: str) -> None:
     assert errors(of("npm", env={"A": text})) == [("user_context_at_spawn", "/server/env/A")]
