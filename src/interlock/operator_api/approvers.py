@@ -44,6 +44,8 @@ class PasskeyOffer(Struct, frozen=True, kw_only=True):
 
 
 class SignedProof(Struct, frozen=True, kw_only=True):
-    """A proof for one approval, signed with a key of the node's machine."""
+    """A proof for one approval or grant, signed with a key of the node's machine."""
 
-    proof: Annotated[str, Meta(description="The token, which POST /approvals/{id} takes within five minutes.")]
+    proof: Annotated[
+        str, Meta(description="The token, which POST /approvals/{id} or /admin/grants takes within five minutes.")
+    ]

@@ -43,6 +43,7 @@ class GrantDraft(Struct, frozen=True, kw_only=True):
     is_held_below: Annotated[bool, Meta(description="A node below holds these calls too, and still asks.")]
     approvers: Annotated[tuple[str, ...], Meta(description="The anchors whose proof may sign it.")]
     passkey_origin: Annotated[str | None, Meta(description="Where a passkey may sign it.")]
+    signing_keys: Annotated[tuple[str, ...], Meta(description="Operator keys of the node's machine that may sign it.")]
 
 
 class Grant(Struct, frozen=True, kw_only=True):

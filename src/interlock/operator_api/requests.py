@@ -141,6 +141,15 @@ class NameGrant(RequestBody, frozen=True, kw_only=True):
     terms: Annotated[GrantTerms, Meta(description="As the draft has them.")]
 
 
+class UnlockForGrant(NameGrant, frozen=True, kw_only=True):
+    """A drafted grant, and the passphrase of an operator key for one signature."""
+
+    passphrase: Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
+    key: Annotated[
+        Annotated[str, Meta(pattern=_ANCHOR_NAME)] | None, Meta(description="Which key; null: the only one.")
+    ] = None
+
+
 class SignGrant(NameGrant, frozen=True, kw_only=True):
     """A drafted grant and the proof of who signs it."""
 

@@ -21,7 +21,7 @@ from tests.interaction.harness import RunningNode, wait_for
 pytestmark = pytest.mark.timeout(120)  # a browser starts slowly beside seven others
 
 TOOL, SERVER = "/tools?tool=garden.water_beds", "/servers?server=shed"
-PAGES = ("/", "/approvals", "/activity", "/tools", TOOL, SERVER, "/agents", "/access")
+PAGES = ("/", "/approvals", "/activity", "/tools", TOOL, SERVER, "/agents", "/access", "/grants")
 WATER = {"bed": "north", "litres": 5}
 
 
@@ -72,6 +72,48 @@ def test_an_agents_call_is_read_signed_and_run_exactly_once(console: Console) ->
         assert agent.call("garden.water_beds", arguments)["structuredContent"]["watered"] is True
     expect(page.locator("#approval[data-status=done]")).to_be_visible()
     assert console.did().count(arguments) == 1
+
+
+def test_one_signature_lets_calls_like_it_pass_until_it_is_revoked(console: Console) -> None:
+    with Client(console.node) as agent:
+        id = agent.held("garden.water_beds", {"bed": "north", "litres": 3, "note": "every day"})["confirmation_id"]
+        page = console.open(f"/approvals/{id}")
+        expect(page.locator("#approval")).to_contain_text("To be asked less often")
+        expect(page.locator("#approval")).to_contain_text('"reversible"')
+        page.click("#standing")
+        said = page.locator("section.box")
+        expect(said).to_contain_text("/litres must be a number from 0 to 3")
+        expect(said).to_contain_text('/note must be "every day"')
+        expect(said).to_contain_text("no other argument may be there")
+        page.get_by_label("note", exact=True).select_option(label="anything")
+        page.get_by_label("Value of litres").fill("[1, ")
+        expect(said.locator(".wrong")).to_contain_text("not JSON")
+        page.get_by_label("Value of litres").fill("[4, 9]")
+        expect(said.locator(".wrong")).to_contain_text("the call itself would not be among those it covers")
+        page.get_by_label("Value of litres").fill("[1, 4]")
+        page.get_by_label("How many calls").fill("2")
+        expect(said).to_contain_text("/litres must be a number from 1 to 4")
+        expect(said).to_contain_text("/note must be anything")
+        expect(said).to_contain_text("2 times")
+        console.picture("grant")
+        page.click("#sign")
+        page.wait_for_url("**/grants")
+        row = page.locator(".rows > li", has_text="garden.water_beds")
+        expect(row).to_contain_text("0 of 2 calls")
+        for arguments in ({"bed": "north", "litres": 3, "note": "every day"}, {"bed": "north", "litres": 4}):
+            assert agent.call("garden.water_beds", arguments)["structuredContent"]["watered"] is True
+            assert console.did().count(arguments) == 1
+        expect(row).to_contain_text("2 of 2 calls")  # live
+        expect(row).to_contain_text("used up")
+        again = agent.held("garden.water_beds", {"bed": "north", "litres": 4})["confirmation_id"]
+        page = console.open(f"/grants?approval={again}")
+        page.get_by_role("button", name="Sign with a passkey").click()
+        row = page.locator(".rows > li", has_text="active")
+        row.locator("summary").click()
+        row.get_by_role("button", name="Revoke").click()
+        expect(page.locator(".rows > li", has_text="was revoked by browser")).to_have_count(1)
+        assert agent.held("garden.water_beds", {"bed": "north", "litres": 4})["confirmation_id"] == again
+        console.node.admin(f"/approvals/{again}", "POST", {"decision": "deny"})
 
 
 def test_the_inbox_is_walked_with_the_keyboard_and_denying_says_so(console: Console) -> None:
@@ -242,7 +284,7 @@ def test_every_page_is_accessible_in_light_and_dark(console: Console) -> None:
     id = held(console.node, {**WATER, "note": "axe"})
     page = console.page
     try:
-        for path in (f"/approvals/{id}", *PAGES):
+        for path in (f"/approvals/{id}", f"/grants?approval={id}", *PAGES):
             console.open(path)
             page.wait_for_selector("main h2, main .empty, main .rows")
             page.evaluate(AXE)
@@ -268,7 +310,7 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(console: Console) -
     page = console.page
     page.set_viewport_size({"width": 360, "height": 740})
     try:
-        for path in (f"/approvals/{id}", *PAGES):
+        for path in (f"/approvals/{id}", f"/grants?approval={id}", *PAGES):
             console.open(path)
             page.wait_for_timeout(100)
             assert fits(page), path

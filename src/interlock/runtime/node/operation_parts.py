@@ -92,6 +92,7 @@ def make_operations(
             approvals.inbox,
             calls.catalog,
             approvals.passkeys,
+            approvals.operator_keys,
             stores.clock,
             aggregator_id=stores.identity.aggregator_id,
             approver_names=approvals.anchors.approver_names,

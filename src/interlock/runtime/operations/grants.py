@@ -28,6 +28,7 @@ from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.gate.hold import may_be_granted
+from interlock.runtime.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.runtime.trust.passkeys import PasskeyService
 
 SECONDS: Final = 86_400  # where neither a number of calls nor a time is given
@@ -42,6 +43,7 @@ class GrantOperations:
         inbox: Inbox,
         catalog: Catalog,
         passkeys: PasskeyService,
+        keys: OperatorKeyService,
         clock: Clock,
         *,
         aggregator_id: str,
@@ -51,6 +53,7 @@ class GrantOperations:
         self._inbox = inbox
         self._catalog = catalog
         self._passkeys = passkeys
+        self._keys = keys
         self._clock = clock
         self._own_id = aggregator_id
         self._approver_names = approver_names
@@ -82,12 +85,18 @@ class GrantOperations:
             is_held_below=route.gate is not None and route.gate.relays,
             approvers=tuple(self._approver_names(grant.tool)),
             passkey_origin=self._passkeys.maybe_origin(grant.tool),
+            signing_keys=self._keys.names(),
         )
 
     def passkey_request(self, terms: GrantTerms) -> PasskeyRequest | Fault:
         """What a browser asks a passkey, for it to sign the grant. Raises Refused."""
         asked = self._grants.question(_grant(terms))
         return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
+
+    async def prove(self, terms: GrantTerms, key: str | None, passphrase: str) -> str | Fault | TooOften:
+        """A proof for the grant by a key of this machine, once a person has unlocked it."""
+        asked = self._grants.question(_grant(terms))
+        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase)
 
     async def sign(self, terms: GrantTerms, proof: Presented, *, by: str) -> Grant | Fault:
         """Raises NotFound, Refused."""

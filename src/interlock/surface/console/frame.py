@@ -15,12 +15,13 @@ from interlock.surface.console.assets import PREFIX
 
 
 class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the navigation."""
+    """A page that its script fills in."""
 
     path: str
     title: str
     script: str
-    icon: str  # what is drawn on a grid of 20 x 20
+    icon: str = ""  # what is drawn on a grid of 20 x 20
+    under: str | None = None  # the page of the navigation that it belongs to, where it is not there itself
 
 
 PAGES: Final = (
@@ -34,6 +35,7 @@ PAGES: Final = (
     ConsolePage(path="/agents", title="Agents", script="agents.js", icon="M5 8h10v8H5zM10 4v4M8 12v1M12 12v1"),
     ConsolePage(path="/access", title="Access", script="access.js", icon="M7 12a3 3 0 1 1 2-5l8 0v3h-2v2h-3v-2H9.5"),
 )
+GRANTS: Final = ConsolePage(path="/grants", title="Standing grants", script="grants.js", under="/approvals")
 
 HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -91,7 +93,7 @@ def page(
 def console_page(shown: ConsolePage) -> Response:
     """One that its script fills in."""
     body = f"<main><h1>{text(shown.title)}</h1>{_NEEDS_SCRIPT}</main>"
-    return page(shown.title, body, script=shown.script, current=shown.path)
+    return page(shown.title, body, script=shown.script, current=shown.under or shown.path)
 
 
 def _navigation(current: str) -> str:

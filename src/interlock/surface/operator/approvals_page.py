@@ -204,10 +204,18 @@ def _decide(one: Approval, csrf: str | None) -> str:
         )
     return (
         f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}{deny}</div>'
-        '<p class="told" id="told" role="status"></p>'
+        f'<p class="told" id="told" role="status"></p>{_standing(one)}'
         f"{_by_key(one, action, own + choice)}"
         f"{_other_ways(one, action, own + choice, shown=not passkey_origin)}</section>"
     )
+
+
+def _standing(one: Approval) -> str:
+    """The way to one signature for this call and those like it."""
+    if not one.ways_out:
+        return ""
+    where = f"/grants?approval={quote(one.id, safe='')}"
+    return f'<p><a class="button" id="standing" href="{where}">Sign a standing grant for calls like this</a></p>'
 
 
 def _by_key(one: Approval, action: str, hidden: str) -> str:

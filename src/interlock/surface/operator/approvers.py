@@ -33,7 +33,7 @@ async def list_approvers(exchange: OperatorExchange[None]) -> Approvers:
 
 
 async def make_operator_key(exchange: OperatorExchange[MakeKey]) -> Approval:
-    _refuse_far(exchange.request)
+    refuse_far(exchange.request)
     wanted = exchange.body
     made = await exchange.operations.approvers.make_key(wanted.name, wanted.passphrase, exchange.principal)
     return find_approval(exchange.operations.approvals, made)
@@ -57,13 +57,12 @@ async def take_passkey(exchange: OperatorExchange[EnrolPasskey]) -> Approval:
 
 
 async def sign_approval(exchange: OperatorExchange[SignApproval]) -> SignedProof:
-    _refuse_far(exchange.request)
+    refuse_far(exchange.request)
     id, wanted = exchange.path("id"), exchange.body
     find_approval(exchange.operations.approvals, id)
     signed = await exchange.operations.approvals.sign(id, wanted.answer, wanted.key, wanted.passphrase)
     if isinstance(signed, TooOften):
-        message = f"too many wrong passphrases; try again in {signed.wait_s} s"
-        raise RejectedRequest(429, error_cases.TOO_OFTEN.name, message, {"wait_s": signed.wait_s})
+        raise too_often(signed)
     if isinstance(signed, Fault):
         raise fault_rejection(signed, id)
     return SignedProof(proof=signed)
@@ -144,7 +143,12 @@ ENDPOINTS = (
 )
 
 
-def _refuse_far(request: Request) -> None:
+def too_often(tried: TooOften) -> RejectedRequest:
+    message = f"too many wrong passphrases; try again in {tried.wait_s} s"
+    return RejectedRequest(429, error_cases.TOO_OFTEN.name, message, {"wait_s": tried.wait_s})
+
+
+def refuse_far(request: Request) -> None:
     """A passphrase travels on this machine, or encrypted."""
     peer = request.client.host if request.client is not None else "localhost"  # admin.sock has no address
     if request.url.scheme != "https" and peer not in LOOPBACK_HOSTS:

@@ -1,12 +1,15 @@
 """Standing grants at the operator endpoint. To sign one takes a proof; to revoke one, the role of an admin."""
 
+from interlock.operator_api.approvers import SignedProof
 from interlock.operator_api.grants import Grant, GrantDraft, Grants
 from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import DraftGrant, NameGrant, SignGrant
+from interlock.operator_api.requests import DraftGrant, NameGrant, SignGrant, UnlockForGrant
 from interlock.protocol.ax.confirmation.held_call import read_proof_untrusted
 from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
+from interlock.runtime.trust.operator_keys import TooOften
 from interlock.surface.operator import error_cases
+from interlock.surface.operator.approvers import refuse_far, too_often
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.requests import RejectedRequest
 
@@ -31,6 +34,17 @@ async def ask_grant_passkey(exchange: OperatorExchange[NameGrant]) -> PasskeyReq
     if isinstance(asked, Fault):
         raise rejection(asked)
     return asked
+
+
+async def prove_grant(exchange: OperatorExchange[UnlockForGrant]) -> SignedProof:
+    refuse_far(exchange.request)
+    body = exchange.body
+    signed = await exchange.operations.grants.prove(body.terms, body.key, body.passphrase)
+    if isinstance(signed, TooOften):
+        raise too_often(signed)
+    if isinstance(signed, Fault):
+        raise rejection(signed)
+    return SignedProof(proof=signed)
 
 
 async def sign_grant(exchange: OperatorExchange[SignGrant]) -> Grant:
@@ -104,6 +118,14 @@ ENDPOINTS = (
         summary="What a browser asks a passkey, for it to sign this grant.",
         role="admin",
         errors=(error_cases.BAD_GRANT, error_cases.PROOF_INVALID),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{PATH}/proof",
+        handler=prove_grant,
+        summary="A proof for this grant by an operator key of the node's machine, unlocked by its passphrase.",
+        role="admin",
+        errors=(error_cases.BAD_GRANT, error_cases.NOT_LOCAL, error_cases.PROOF_INVALID, error_cases.TOO_OFTEN),
     ),
     Endpoint(
         method="GET",

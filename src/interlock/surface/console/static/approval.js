@@ -1,5 +1,5 @@
 // The page of one approval: the time that is left, what happens elsewhere, the passkey, and three keys.
-import { bytes, text } from "/console/webauthn.js";
+import { asserted } from "/console/webauthn.js";
 
 (() => {
   const page = document.getElementById("approval");
@@ -18,21 +18,7 @@ import { bytes, text } from "/console/webauthn.js";
     return asked;
   };
 
-  const sign = async (form, answers) => {
-    const asked = await request(form, answers);
-    const made = await navigator.credentials.get({
-      publicKey: {
-        challenge: bytes(asked.challenge),
-        rpId: asked.rpId,
-        allowCredentials: asked.credentials.map((id) => ({ type: "public-key", id: bytes(id) })),
-        userVerification: "required",
-        timeout: asked.timeout,
-      },
-    });
-    const answer = made.response;
-    const parts = [made.rawId, answer.clientDataJSON, answer.authenticatorData, answer.signature];
-    return parts.map(text).join(".");
-  };
+  const sign = async (form, answers) => asserted(await request(form, answers));
 
   const post = async (path, body) => {
     const answer = await fetch(location.pathname + path, {

@@ -63,7 +63,7 @@ const choice = (name, text) => h("button", { type: "button", "aria-pressed": Str
 } }, text);
 
 put(main(), h("h1", null, "Inbox"), h("p", { class: "lead" }, "What agents may not do alone. Open one to read exactly what would happen."),
-  h("div", { class: "bar" }, h("div", { class: "segments fixed", role: "group", "aria-label": "Which" }, choice("pending", "Waiting"), choice("all", "Everything"))),
+  h("div", { class: "bar" }, h("div", { class: "segments fixed", role: "group", "aria-label": "Which" }, choice("pending", "Waiting"), choice("all", "Everything")), h("a", { class: "button fixed", href: "/grants" }, "Standing grants")),
   told, list, h("p", { class: "hint" }, h("kbd", null, "j"), " ", h("kbd", null, "k"), " move, ", h("kbd", null, "Enter"), " opens; on its page ",
     h("kbd", null, "a"), " goes to Approve, ", h("kbd", null, "d"), " to Deny, ", h("kbd", null, "u"), " comes back."));
 keys({ j: () => choose(1), k: () => choose(-1), ArrowDown: () => choose(1), ArrowUp: () => choose(-1) });
