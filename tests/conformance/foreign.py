@@ -1,4 +1,4 @@
-"""Fixtures that others wrote for the official suite, alone and behind a node.
+"""Fixtures on the SDKs of others for the official suite, alone and behind a node.
 
 A fixture that speaks both eras is modern to the node. What it fails alone it may fail behind a node: that is its own.
 """
@@ -16,6 +16,7 @@ from tests.conformance import suite, toolbox
 from tests.conformance.gateway import node
 from tests.interaction.harness import wait_for
 
+HERE = Path(__file__).parent
 SEGMENT = "fixture"
 START_SECONDS = 30.0
 HOST = "localhost"  # what the fixtures expect in the header Host
@@ -56,9 +57,18 @@ def python_fixture(version: str) -> Callable[[int], tuple[list[str], Path]]:
     return command
 
 
+def typescript_fixture(port: int) -> tuple[list[str], Path]:
+    """A fixture of ours on the TypeScript SDK, whose own is in no package."""
+    packages = toolbox.npm_packages()
+    return [str(toolbox.node()), str(HERE / "typescript_fixture.mjs"), str(port), str(packages)], HERE
+
+
 FIXTURES = {
     "python-v1": Fixture(f"python-sdk {toolbox.SDK_V1}", ("legacy",), python_fixture(toolbox.SDK_V1)),
     "python-v2": Fixture(f"python-sdk {toolbox.SDK_V2}", ("legacy", "modern"), python_fixture(toolbox.SDK_V2)),
+    "typescript-v1": Fixture(
+        f"typescript-sdk {toolbox.PACKAGES['@modelcontextprotocol/sdk']}", ("legacy",), typescript_fixture
+    ),
 }
 
 

@@ -60,10 +60,11 @@ def markdown(kept: dict[str, Any]) -> str:
 
 def foreign(trials: Results) -> list[str]:
     parts = [
-        "The same with the servers that the SDKs are tested with, over HTTP: each alone, in the eras that it speaks, "
-        "and behind a node, as `/mcp/only/fixture`, in both. What a fixture fails alone it may fail behind a node. "
-        "Left out: scenarios of extensions (skills, tasks), which none of these offers. The TypeScript SDK's fixture "
-        "is in no package that can be installed.",
+        "The same with servers on the SDKs of others, over HTTP: each alone, in the eras that it speaks, and behind a "
+        "node, as `/mcp/only/fixture`, in both. Those of the Python SDK are the ones it is tested with. That of the "
+        "TypeScript SDK is in no package that can be installed; `tests/conformance/typescript_fixture.mjs`, on that "
+        "SDK, stands in for it. What a fixture fails alone it may fail behind a node. Left out: scenarios of "
+        "extensions (skills, tasks), which none of these offers.",
     ]
     for era in ERAS:
         columns = [one for one in [*FOREIGN_ALONE, *FOREIGN] if one.client == era]

@@ -33,6 +33,8 @@ SOONER = {  # a node of the tests looks sooner than a user's whether files have 
 
 
 class RunningNode:
+    patience_s = 10.0  # for an answer to an operator
+
     def __init__(self, process: subprocess.Popen[bytes], status: dict[str, Any], data: Path, config: Path) -> None:
         self.process = process
         self.status_at_start = status
@@ -45,7 +47,7 @@ class RunningNode:
 
     def admin(self, path: str, method: str = "GET", body: Any = None) -> Any:
         """Ask the operator door on its unix socket."""
-        with contextlib.closing(_UnixConnection(self.data / "run" / "admin.sock")) as connection:
+        with contextlib.closing(_UnixConnection(self.data / "run" / "admin.sock", self.patience_s)) as connection:
             payload = None if body is None else json.dumps(body).encode()
             headers = {"content-type": "application/json"} if payload else {}
             connection.request(method, path, body=payload, headers=headers)
@@ -72,13 +74,13 @@ class RunningNode:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=10)
+    def __init__(self, path: Path, seconds: float = 10.0) -> None:
+        super().__init__("localhost", timeout=seconds)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(10)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 
