@@ -4,13 +4,16 @@ The registries of npm and PyPI are out of reach here: what is shown of the two s
 from a status in which they are ready.
 """
 
+import contextlib
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +34,7 @@ UNREACHABLE = {
     "npm_config_registry": "http://127.0.0.1:9",
     "npm_config_fetch_retries": "0",
 }
+SETUP_CODE = re.compile(r"first approver: (\S+)")
 NOT_RUN = ("npx ", "interlock status --watch")  # a download, and what does not end
 
 
@@ -80,6 +84,18 @@ class Checkout:
             "INTERLOCK_NODE__OPERATOR_LISTEN": "127.0.0.1:0",
         }
         (folder / "home").mkdir()
+        self.printed = ""  # on the terminal of `make run`
+
+    def read_terminal(self, descriptor: int) -> None:
+        with contextlib.suppress(OSError):  # it ends with the last process that writes to it
+            while data := os.read(descriptor, 65536):
+                self.printed += data.decode("utf-8", "replace")
+
+    @property
+    def setup_code(self) -> str:
+        found = SETUP_CODE.search(self.printed)
+        assert found is not None, self.printed
+        return found[1]
 
     def git(self, *words: str) -> str:
         return subprocess.run(["git", *words], cwd=self.folder, capture_output=True, text=True, check=True).stdout
@@ -101,17 +117,21 @@ class Checkout:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """With the node of `make run` in it."""
     made = Checkout(tmp_path_factory.mktemp("readme"))
-    with (made.folder.parent / "run.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["make", "run"], cwd=made.folder, env=made.env, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            socket = made.folder / ".run" / "data" / "run" / "admin.sock"
-            wait_for(lambda: socket.exists() or process.poll() is not None, 30)
-            yield made
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(20)
+    ours, theirs = pty.openpty()  # the setup code is for a terminal alone
+    process = subprocess.Popen(
+        ["make", "run"], cwd=made.folder, env=made.env, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    reading = threading.Thread(target=made.read_terminal, args=(ours,))
+    reading.start()
+    try:
+        wait_for(lambda: SETUP_CODE.search(made.printed) or process.poll() is not None, 30)
+        yield made
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(20)
+        reading.join()
+        os.close(ours)
 
 
 def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(checkout: Checkout) -> None:
@@ -124,7 +144,8 @@ def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(c
     for command, printed in rest:
         if command.startswith("interlock approve ID"):
             waiting = json.loads(checkout.shell(f"{exported}; interlock approvals --json").stdout)
-            command = command.replace("ID", f"{_first_id(waiting)} --yes", 1)
+            kind = "enrolment" if "--code" in command else "call"
+            command = command.replace("ID", f"{_id_of(waiting, kind)} --yes", 1).replace("CODE", checkout.setup_code)
         done = checkout.shell(f"{exported}; {command}")
         said = (done.stdout + done.stderr).splitlines()
         assert done.returncode == (3 if printed and printed[0].startswith("Nothing was executed") else 0), said
@@ -137,9 +158,9 @@ def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(c
     assert checkout.git("status", "--porcelain") == ""
 
 
-def _first_id(answer: Any) -> str:
+def _id_of(answer: Any, kind: str) -> str:
     listed = answer["approvals"] if isinstance(answer, dict) else answer
-    return str(listed[0]["id"])
+    return str(next(one["id"] for one in listed if one["kind"] == kind))
 
 
 def test_the_tree_is_drawn_as_the_readme_shows_it(checkout: Checkout) -> None:
@@ -156,10 +177,12 @@ def test_the_tree_is_drawn_as_the_readme_shows_it(checkout: Checkout) -> None:
         link |= {**shown[link["segment"]], "latency_ms": None, "withheld": [], "denied": []}
     raw["catalog"] |= {"tools": 20, "prompts": 0, "resources": 0}
     raw["calls"] |= dict.fromkeys(raw["calls"], 0)
+    raw["configuration"] |= {"problem": None, "restart_for": []}
     raw["gate"]["without_approver"], raw["approvals"]["waiting"] = 4, 0
     status = msgspec.convert(raw, Status)
     drawn = [line.plain.rstrip() for line in tree_lines(status, width=110, now=datetime.now(UTC))]
-    assert "\n".join(drawn) + "\n" in blocks("Two commands")
+    (block,) = (each for each in blocks("Two commands") if each.startswith("default"))
+    assert drawn == block.splitlines()
 
 
 def test_every_command_of_the_readme_exists(checkout: Checkout) -> None:
