@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, expect, sync_playwright
 from tests.interaction.console.garden import command
 from tests.interaction.gate.browser import maybe_chromium
 from tests.interaction.gate.held import ADA, GATED, anchor, enrol_waiting
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
+WITHIN_MS = 20_000  # what a page does at once takes longer on a busy machine
+expect.set_options(timeout=WITHIN_MS)
 PICTURES = os.environ.get("INTERLOCK_PICTURES")  # a folder: `make pictures` writes those of docs/console.md there
 DEAD = [sys.executable, "-c", "import sys; sys.exit('no garden at /dev/ttyUSB7')"]
 NAMED = '[node]\nname = "home"\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
@@ -119,7 +121,7 @@ def enrol(node: RunningNode, page: Page) -> None:
 @pytest.fixture(scope="session")
 def context(browser: Browser, node: RunningNode) -> Iterator[BrowserContext]:
     with browser.new_context(viewport={"width": 1000, "height": 680}, color_scheme="light") as made:
-        made.set_default_timeout(15_000)
+        made.set_default_timeout(WITHIN_MS)
         yield made
 
 

@@ -202,11 +202,12 @@ def _decide(one: Approval, csrf: str | None) -> str:
             f'<p id="elsewhere" hidden>Your passkey works where it was made: <a href="{there}">{there}</a></p>'
             "<noscript><p>Without JavaScript the browser cannot ask your passkey.</p></noscript>"
         )
+    is_signed_elsewhere = bool(one.approvers) and not passkey_origin and not one.signing_keys
     return (
         f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}{deny}</div>'
         f'<p class="told" id="told" role="status"></p>{_standing(one)}'
         f"{_by_key(one, action, own + choice)}"
-        f"{_other_ways(one, action, own + choice, shown=not passkey_origin)}</section>"
+        f"{_other_ways(one, action, own + choice, shown=is_signed_elsewhere)}</section>"
     )
 
 
@@ -220,16 +221,17 @@ def _standing(one: Approval) -> str:
 
 def _by_key(one: Approval, action: str, hidden: str) -> str:
     """The form that signs with the operator key of the node's machine, or takes the setup code for the first key."""
-    if one.kind == "enrolment" and not one.approvers:
-        return '<p>No one may approve yet: <a href="/approvers">make your operator key</a> first.</p>'
+    if not one.approvers:
+        return '<p class="told">No one may approve this yet: <a href="/approvers">make your operator key</a> first.</p>'
     if not one.signing_keys:
         return ""
     options = "".join(f"<option>{text(name)}</option>" for name in one.signing_keys)
     return (
-        f'<form method="post" action="{action}" id="bykey"><input type="hidden" name="decision" value="approve">'
+        f'<form method="post" action="{action}" id="bykey" class="bar">'
+        '<input type="hidden" name="decision" value="approve">'
         f'<input type="hidden" name="proof">{hidden}<label>Operator key<br><select id="key">{options}</select></label>'
         '<label>Its passphrase<br><input id="passphrase" type="password" required autocomplete="current-password">'
-        "</label><button>Approve with the key</button>"
+        '</label><button class="go fixed">Approve with the key</button>'
         f"{_REVEAL_BY_KEY if one.kind in AGENT_EFFECTS else ''}</form>"
     )
 
@@ -244,7 +246,7 @@ def _other_ways(one: Approval, action: str, choice: str, *, shown: bool) -> str:
     if shown:
         hint = "<p>A passkey would do it here: <code>interlock access passkey NAME</code> makes one.</p>"
         return f"<h2>Approve</h2>{how}{hint}"
-    return f"<details><summary>Approve without a passkey</summary>{how}</details>"
+    return f"<details><summary>Other ways to approve</summary>{how}</details>"
 
 
 def _code_hint(one: Approval) -> str:

@@ -161,7 +161,8 @@ def _first() -> str:
     return (
         "<p>No one may approve yet. Make your operator key: it stays on this machine, encrypted with your passphrase."
         " The setup code stands on the terminal of the node (interlock serve): no agent can do this for you.</p>"
-        '<form id="first"><label>Your name<br><input name="name" required maxlength="63" value="operator"></label>'
+        '<form id="first" class="stack">'
+        '<label>Your name<br><input name="name" required maxlength="63" value="operator"></label>'
         '<label>A new passphrase<br><input name="passphrase" type="password" required minlength="8"'
         ' autocomplete="new-password"></label>'
         '<label>Once more<br><input name="again" type="password" required autocomplete="new-password"></label>'
@@ -178,7 +179,8 @@ def _passkey(found: Approvers) -> str:
         return "<p>To add a passkey takes the operator key: <code>interlock access passkey NAME</code>.</p>"
     return (
         "<p>With a passkey you approve by fingerprint, face or PIN. To add one takes your operator key, once.</p>"
-        '<form id="passkey"><label>Name of the passkey<br><input name="name" required maxlength="63"></label>'
+        '<form id="passkey" class="stack">'
+        '<label>Name of the passkey<br><input name="name" required maxlength="63"></label>'
         f'<label>Operator key<br><select name="key">{options}</select></label>'
         '<label>Its passphrase<br><input name="passphrase" type="password" required'
         ' autocomplete="current-password"></label>'

@@ -146,7 +146,7 @@ import { asserted } from "/console/webauthn.js";
   addEventListener("pagehide", () => events.close());
 
   const aims = {
-    a: () => document.querySelector("form:not([hidden]) button.go, textarea[name=proof]")?.focus(),
+    a: () => document.querySelector("form:not([hidden]) #passkey, #passphrase, form:not([hidden]) button.go, textarea[name=proof]")?.focus(),
     d: () => document.querySelector("input[name=reason]")?.focus(),
     u: () => location.assign("/approvals"),
   };
