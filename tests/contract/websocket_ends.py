@@ -17,7 +17,7 @@ from interlock.net.websocket.accept import AcceptedPipe
 from interlock.net.websocket.dial import dial
 from interlock.protocol.jsonrpc.oversized import Oversized
 from interlock.runtime.fronts.ax import UPGRADED
-from interlock.runtime.fronts.ax_socket import AxSocket
+from interlock.runtime.fronts.sockets import AxSocket
 
 MAX_BYTES = 200_000
 PATIENCE_S = 10.0

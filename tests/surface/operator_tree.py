@@ -55,6 +55,9 @@ mode = "gated"
 [drivers]
 sandbox = {{ ready-mcp = "off", new-mcp = "off" }}
 
+[[room]]
+topic = "yard"
+
 [servers.greenhouse]
 command = ["{python}", "{greenhouse}"]
 

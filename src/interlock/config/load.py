@@ -75,6 +75,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
         anchors=settings.anchors,
         servers=tuple(_with_folders(server, workspace, data) for server in settings.servers.values()),
         tools=settings.tools,
+        room=settings.rooms,
         **_tables(settings, config_folder(env)),
     )
     return Loaded(

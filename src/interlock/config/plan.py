@@ -4,7 +4,7 @@ Nothing here reads a file or knows TOML; `load` makes a Plan, everything above o
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,6 +21,7 @@ from interlock.protocol.aql.safety.policy import (
 )
 from interlock.protocol.aql.tool_operations import OperationRule
 from interlock.protocol.ax.budget import KEYS, Limits
+from interlock.protocol.rooms.settings import RoomSettings
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -357,6 +358,28 @@ class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
     response_meta: bool = False
 
 
+class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
+    """[rooms]: what holds for each room unless its entry says otherwise."""
+
+    auto_create: bool = False
+
+
+class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One [[room]] entry: a topic, and what was written for it."""
+
+    topic: str
+    written: dict[str, Any] = {}
+
+    def settings(self, rooms: RoomsPlan) -> RoomSettings:
+        return room_settings(rooms, self.written)
+
+
+def room_settings(rooms: RoomsPlan, written: dict[str, Any]) -> RoomSettings:
+    """Of a room for which no more is written than this."""
+    fields = {field.name: getattr(rooms, field.name) for field in msgspec.structs.fields(RoomSettings)}
+    return RoomSettings(**fields | written)
+
+
 class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a call counts for, by its cost_class."""
 
@@ -411,6 +434,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     drivers: DriversPlan = DriversPlan()
     tools: tuple[ToolRule, ...] = ()
     safety: SafetyPlan = SafetyPlan()
+    rooms: RoomsPlan = RoomsPlan()
+    room: tuple[RoomPlan, ...] = ()
     budget: BudgetPlan = BudgetPlan()
     limits: LimitsPlan = LimitsPlan()
     store: StorePlan = StorePlan()

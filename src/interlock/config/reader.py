@@ -6,7 +6,7 @@ from typing import Any, Final
 from interlock.config.anchors import anchor_plan
 from interlock.config.keys import SECTIONS, TOP
 from interlock.config.location import At, WrongValue, type_word
-from interlock.config.plan import AccessRule, AnchorPlan, ServerPlan, ToolRule
+from interlock.config.plan import AccessRule, AnchorPlan, RoomPlan, ServerPlan, ToolRule
 from interlock.config.problems import nearest, quoted_word
 from interlock.config.sections import Key, Section
 from interlock.config.server_entries import server_plan
@@ -35,6 +35,7 @@ class Settings:
         self.access: tuple[AccessRule, ...] = ()
         self.anchors: tuple[AnchorPlan, ...] = ()
         self.tools: tuple[ToolRule, ...] = ()
+        self.rooms: tuple[RoomPlan, ...] = ()
         self.servers: dict[str, ServerPlan] = {}
         # (table or "", key) -> where it was written last; ("servers", SEGMENT), ("tool", INDEX) -> its table
         self.written: dict[tuple[str, str], At] = {}
@@ -98,6 +99,8 @@ class Settings:
                 self.access = read
             case "anchor":
                 self.anchors = read
+            case "room":
+                self.rooms = read
             case _:
                 self.tools = read
 
@@ -145,6 +148,8 @@ def _entry(section: str, values: dict[str, Any], at: At) -> Any:
             return AccessRule(**values)
         case "anchor":
             return anchor_plan(values, at)
+        case "room":
+            return RoomPlan(topic=values.pop("topic"), written=values)
         case _:
             return _tool_rule(values)
 

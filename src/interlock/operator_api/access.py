@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-TokenAudience = Literal["client", "subserver", "operator"]
+TokenAudience = Literal["client", "subserver", "room", "operator"]
 TokenScope = Literal["read", "write", "admin"]
 
 
@@ -13,7 +13,7 @@ class Token(Struct, frozen=True, kw_only=True):
 
     id: Annotated[str, Meta(description="Its id.")]
     name: Annotated[str, Meta(description="The name it was given.")]
-    audience: Annotated[str, Meta(description="Who may use it: client, subserver, operator or browser.")] = field(
+    audience: Annotated[str, Meta(description="Who may use it: client, subserver, room, operator or browser.")] = field(
         name="door"
     )
     scope: Annotated[str | None, Meta(description="What it amounts to: read, write or admin.")]

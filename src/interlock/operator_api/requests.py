@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from interlock.operator_api.access import TokenAudience, TokenScope
 from interlock.operator_api.classification import ToolRuling
 from interlock.operator_api.grants import GrantRule, GrantTerms
+from interlock.operator_api.rooms import RoomPrivilege
 
 REASON_CHARS_MAX: Final = 1000
 CODE_CHARS_MAX: Final = 40
@@ -26,6 +27,15 @@ class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """What every request body has in common."""
 
 
+class TokenRoom(RequestBody, frozen=True, kw_only=True):
+    """What a token for a room is good for."""
+
+    topic: Annotated[str, Meta(description="The room.", min_length=1, max_length=128)]
+    participant: Annotated[str, Meta(description="Who its holder is there.", min_length=1, max_length=64)]
+    privilege: Annotated[RoomPrivilege, Meta(description="What it may do there.")] = "restricted"
+    protocol: Annotated[str | None, Meta(description="What it speaks; null: it says so itself.")] = None
+
+
 class IssueToken(RequestBody, frozen=True, kw_only=True):
     """A token to be made."""
 
@@ -35,6 +45,19 @@ class IssueToken(RequestBody, frozen=True, kw_only=True):
     days: Annotated[
         Annotated[int, Meta(ge=1, le=DAYS_MAX)] | None, Meta(description="For how long; null: as configured.")
     ] = None
+    room: Annotated[TokenRoom | None, Meta(description="Of a token for a room.")] = None
+
+
+class CreateRoom(RequestBody, frozen=True, kw_only=True):
+    """A room to be made."""
+
+    topic: Annotated[str, Meta(description="Its name.", min_length=1, max_length=128)]
+
+
+class ChangePrivilege(RequestBody, frozen=True, kw_only=True):
+    """Why a participant is promoted or demoted."""
+
+    reason: Annotated[str, Meta(description="For the record.", max_length=2000)] = ""
 
 
 class UseLogin(RequestBody, frozen=True, kw_only=True):

@@ -93,6 +93,9 @@ class Streams(Protocol):
     async def last(self, stream: str) -> int:
         """The last sequence, 0 for an empty stream."""
 
+    async def trim(self, stream: str, upto: int) -> None:
+        """Forget the records up to that sequence; the last one stays, so that no sequence is given twice."""
+
 
 class Subscription(Protocol):
     """An async iterator of messages; it ends, after what had already arrived, when it or the store is closed."""

@@ -54,6 +54,15 @@ def token_name_fault(name: str) -> str | None:
     )
 
 
+class TokenRoom(msgspec.Struct, frozen=True, kw_only=True):
+    """What a token for a room is good for (MCPx 5.1)."""
+
+    topic: str
+    participant: str
+    privilege: Literal["full", "restricted"] = "restricted"
+    protocol: str | None = None
+
+
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     id: TokenId
     name: str
@@ -64,6 +73,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     revoked_at: float | None = None
     roles: tuple[str, ...] | None = None  # of a person; None: those of the scope
+    room: TokenRoom | None = None
     last_used_at: float | None = None  # to the minute, as far as the node lived to write it down
 
     def opens(self, now: float) -> bool:
@@ -112,6 +122,7 @@ class TokenTable:
         now: float,
         expires_at: float | None = None,
         roles: tuple[str, ...] | None = None,
+        room: TokenRoom | None = None,
     ) -> tuple[str, TokenRecord]:
         """Make a token, to be shown once, and its record. A name may be used again: both tokens then bear it."""
         fault = token_name_fault(name)
@@ -127,6 +138,7 @@ class TokenTable:
             created_at=now,
             expires_at=expires_at,
             roles=roles,
+            room=room,
         )
         await self._kv.create(BUCKET, token_hash(token), record.encode(), now)
         return token, record

@@ -5,6 +5,7 @@ the connection is over.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from websockets.protocol import State
@@ -36,22 +37,33 @@ class AcceptedPipe(FramedPipe):
         max_bytes: int,
         ping_every_s: float = PING_EVERY_S,
         pong_within_s: float = PONG_WITHIN_S,
+        early: bytes = b"",
+        on_binary: Callable[[], None] | None = None,
     ) -> None:
+        """`early`: what the peer sent behind its request. `on_binary` hears of a binary frame, which else ends it."""
         super().__init__(upgraded.conn, sink, max_bytes, ping_every_s, pong_within_s)
         self._upgraded = upgraded
         self._over = asyncio.Event()
+        self._early = early
+        self._on_binary = on_binary
 
-    async def run(self) -> None:
-        """Once."""
+    def attach(self) -> bool:
+        """Takes the connection over, so that something can be sent before the peer is heard. False: it is gone."""
         transport = self._upgraded.transport
         if transport.is_closing() or self._protocol.state is not State.OPEN:
-            self._sink.on_closed(CUT, "cut the connection")
-            return
+            return False
         self._upgraded.stop_keepalive()
         self._transport, self._open = transport, True
         transport.set_protocol(self)
         transport.set_write_buffer_limits(high=self._max_bytes)
-        self._begin(b"")
+        return True
+
+    async def run(self) -> None:
+        """Once."""
+        if not self._open and not self.attach():
+            self._sink.on_closed(CUT, "cut the connection")
+            return
+        self._begin(self._early)
         try:
             await self._over.wait()
         except asyncio.CancelledError:  # the server shuts down
@@ -59,6 +71,12 @@ class AcceptedPipe(FramedPipe):
             self.abort()
             self._say_closed()
             raise
+
+    def _take_binary(self) -> None:
+        if self._on_binary is None:
+            super()._take_binary()
+        else:
+            self._on_binary()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

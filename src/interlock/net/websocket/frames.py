@@ -113,6 +113,11 @@ class FramedPipe(asyncio.Protocol):
             self._write_queue()
         return True
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What the peer has not taken from us, of what was written in earlier turns of the loop."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def _write_queue(self) -> None:
         """What was sent in one turn of the loop goes out at once: each write is a call of the system."""
         queue = self._queue
@@ -305,10 +310,13 @@ class FramedPipe(asyncio.Protocol):
                 whole, self._parts = bytes(self._parts), None
                 self._message(whole)
         elif frame.opcode is Opcode.BINARY:
-            self._condemn(UNACCEPTABLE, "sent a binary frame")
+            self._take_binary()
         elif frame.opcode is Opcode.PONG and bytes(frame.data) == self._ping and self._ping:
             self._ping = b""
             self._set_alarm(self._ping_every_s, self._send_ping)
+
+    def _take_binary(self) -> None:
+        self._condemn(UNACCEPTABLE, "sent a binary frame")
 
     def _skip_part(self, parts: bytearray, is_last: bool) -> None:
         if not self._skips:

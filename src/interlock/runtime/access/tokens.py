@@ -17,7 +17,7 @@ from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.calls.caller import Principal, principal_for
 from interlock.runtime.trust.registrant import registrant_scope
 from interlock.store.ports import StoreError
-from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenTable, maybe_audience, token_hash
+from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenRoom, TokenTable, maybe_audience, token_hash
 
 DAY_S = 86_400
 USE_NOTED_S: Final = 60.0  # how exactly it is known when a client's token was last used
@@ -113,7 +113,7 @@ class TokenRegistry:
     def stands(self, principal: str) -> bool:
         """Whether a principal that came in by a token of ours still has one. Others are not ours to judge."""
         audience, colon, name = principal.partition(":")
-        if not colon or audience not in ("client", "subserver") or "/" in name:
+        if not colon or audience not in ("client", "subserver", "room") or "/" in name:
             return True
         now = self._clock.wall()
         return any(r.name == name and r.audience == audience and r.opens(now) for r in self._records.values())
@@ -151,6 +151,11 @@ class TokenRegistry:
         scheme, _, bearer = authorization.partition(b" ")
         return self._record(bearer.strip(), "subserver") if scheme.lower() == b"bearer" else None
 
+    def room(self, authorization: bytes) -> TokenRecord | None:
+        """The participant behind an Authorization header at /v0."""
+        scheme, _, bearer = authorization.partition(b" ")
+        return self._record(bearer.strip(), "room") if scheme.lower() == b"bearer" else None
+
     def _record(self, bearer: bytes, audience: TokenAudience) -> TokenRecord | None:
         token = bearer.decode("latin-1")
         if maybe_audience(token) != audience:
@@ -164,9 +169,14 @@ class TokenRegistry:
         return record
 
     async def issue(
-        self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None
+        self,
+        name: str,
+        audience: TokenAudience,
+        scope: Scope | None,
+        days: int | None,
+        room: TokenRoom | None = None,
     ) -> tuple[str, TokenRecord]:
-        return await self._issue(name, audience, scope or WIDEST[audience], (days or self._days) * DAY_S)
+        return await self._issue(name, audience, scope or WIDEST[audience], (days or self._days) * DAY_S, room=room)
 
     async def begin_session(self, name: str, roles: frozenset[str], lasts_s: float) -> tuple[str, TokenRecord]:
         """A browser's session, as the cookie that holds it."""
@@ -181,10 +191,18 @@ class TokenRegistry:
         scope: Scope,
         lasts_s: float,
         roles: tuple[str, ...] | None = None,
+        room: TokenRoom | None = None,
     ) -> tuple[str, TokenRecord]:
         now = self._clock.wall()
         token, record = await self._table.issue(
-            name=name, owner=name, audience=audience, scope=scope, now=now, expires_at=now + lasts_s, roles=roles
+            name=name,
+            owner=name,
+            audience=audience,
+            scope=scope,
+            now=now,
+            expires_at=now + lasts_s,
+            roles=roles,
+            room=room,
         )
         self._records[token_hash(token)] = record
         return token, record

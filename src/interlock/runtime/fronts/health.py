@@ -18,12 +18,16 @@ _OPEN: Final[list[Header]] = [  # web pages look for these documents before they
 ]
 
 
-def public_app(settled: Callable[[], bool], documents: Mapping[str, bytes], subservers: App) -> App:
-    """An ASGI application for /healthz, /readyz and the documents, by path; /ax has an application of its own."""
+def public_app(settled: Callable[[], bool], documents: Mapping[str, bytes], subservers: App, rooms: App) -> App:
+    """An ASGI application for /healthz, /readyz and the documents, by path; /ax and /v0 have applications of their
+    own."""
 
     async def app(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
         if scope["path"] == "/ax":
             await subservers(scope, receive, send)
+            return
+        if scope["path"].startswith("/v0/"):
+            await rooms(scope, receive, send)
             return
         path, method = scope["path"], scope["method"]
         document = documents.get(path)

@@ -256,8 +256,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._reads_no_more:
-            if self._upgrades:  # RFC 6455 4.1: it does not wait for the answer
-                self.transport.abort()
+            if self._upgrades:
+                self._take_early(data)
             return
         if not self._mid_message:
             self._head = NO_HEAD
@@ -277,7 +277,7 @@ class HttpConnection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             if self._ignored_upgrade:
                 return self._without_upgrade(data[upgrade.args[0] :])
-            self._upgrade()
+            self._upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self.refuse(BAD_REQUEST)
         return None
@@ -325,8 +325,13 @@ class HttpConnection(HttpToolsProtocol):
     def _should_upgrade(self) -> bool:
         return False
 
-    def _upgrade(self) -> None:
+    def _upgrade(self, rest: bytes) -> None:
+        """`rest`: what came behind the request."""
         self.refuse(BAD_REQUEST)
+
+    def _take_early(self, data: bytes) -> None:
+        """RFC 6455 4.1: it does not wait for the answer."""
+        self.transport.abort()
 
     # Back pressure and the end
 

@@ -21,6 +21,7 @@ from interlock.runtime.fronts.http_connection import HEADERS_TOO_LARGE, NO_HEAD,
 from interlock.runtime.fronts.trusted_proxies import TrustedProxies
 
 KNOWN_HEADS_MAX: Final = 1024  # about 2.5 KB each; those of clients that have gone stay until others need the room
+EARLY_FRAMES_MAX: Final = 64 * 1024  # behind an upgrade that is not answered yet
 HEARTBEAT_S: Final = 15.0  # a comment on quiet streams, so that proxies keep them and the dead are found
 OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
@@ -55,6 +56,7 @@ class McpProtocol(HttpConnection):
         self._is_judged = False
         self._body = BodyBuffer()
         self._varying = self.endpoint.varying  # of this client's heads
+        self._early_frames = b""  # behind an upgrade
         self._early = b""  # a known head whose body has not begun to arrive
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -227,11 +229,14 @@ class McpProtocol(HttpConnection):
     # Upgrades
 
     def _should_upgrade(self) -> bool:
-        """Only /ax is a WebSocket; what speaks it is not even loaded before somebody asks."""
-        return self._get_upgrade() == b"websocket" and self.url.partition(b"?")[0] == b"/ax"
+        """Only /ax and /v0/ws are WebSockets; what speaks them is not even loaded before somebody asks."""
+        return self._get_upgrade() == b"websocket" and self._path() in (b"/ax", b"/v0/ws")
 
-    def _upgrade(self) -> None:
-        from interlock.runtime.fronts.ax_socket import HEADERS_MAX, LINE_BYTES_MAX, AxSocket
+    def _path(self) -> bytes:
+        return self.url.partition(b"?")[0]
+
+    def _upgrade(self, rest: bytes) -> None:
+        from interlock.runtime.fronts.sockets import HEADERS_MAX, LINE_BYTES_MAX, AxSocket, RoomSocket
 
         if self._reads_no_more:
             return
@@ -241,11 +246,23 @@ class McpProtocol(HttpConnection):
             return
         self._reads_no_more = self._upgrades = True
         self.ws_protocol_class = AxSocket
+        if self._path() == b"/v0/ws":
+            self.ws_protocol_class = RoomSocket
+            self._early_frames = rest
         self._take_turn(self._answer_upgrade, None)
 
+    def _take_early(self, data: bytes) -> None:
+        if self._path() != b"/v0/ws" or len(self._early_frames) + len(data) > EARLY_FRAMES_MAX:
+            super()._take_early(data)
+        else:
+            self._early_frames += data
+
     def _answer_upgrade(self, _: None) -> None:
-        self.table.leave(self, self.peer)
+        self.table.open.discard(self)
         self.handle_websocket_upgrade()
+        if self._early_frames:
+            socket: Any = self.transport.get_protocol()
+            socket.data_received(self._early_frames)
 
     # Streams
 

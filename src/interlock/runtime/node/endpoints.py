@@ -24,6 +24,7 @@ from interlock.runtime.fronts.http_connection import HttpConnection
 from interlock.runtime.fronts.http_protocol import McpProtocol
 from interlock.runtime.fronts.own_address import OwnAddress, own_address
 from interlock.runtime.fronts.public import PublicEndpoint
+from interlock.runtime.fronts.rooms.endpoint import RoomsEndpoint
 from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
 from interlock.runtime.node.front_parts import LineFronts
 from interlock.runtime.node.listen import EndpointServer
@@ -53,6 +54,7 @@ class Endpoints:
         *,
         public: PublicEndpoint,
         subservers: AxEndpoint,
+        rooms: RoomsEndpoint,
         bearers: "AccessTokens | None",
         credentials: CredentialService,
         operations: Operations,
@@ -66,6 +68,7 @@ class Endpoints:
         self._sockets = sockets
         self._public = public
         self._subservers = subservers
+        self._rooms = rooms
         self._bearers = bearers
         self._credentials = credentials
         self._operations = operations
@@ -124,7 +127,7 @@ class Endpoints:
 
         documents = self._bearers.documents() if self._bearers is not None else {}
         await self._serve(
-            public_app(self._is_ready, documents | self._credentials.documents(), self._subservers),
+            public_app(self._is_ready, documents | self._credentials.documents(), self._subservers, self._rooms),
             self._sockets.public,
             http=PublicProtocol,
             ws_max_size=plan.limits.message_bytes,

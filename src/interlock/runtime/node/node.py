@@ -30,6 +30,7 @@ from interlock.runtime.node.operation_parts import make_operations
 from interlock.runtime.node.readiness import Readiness
 from interlock.runtime.node.reload import Read, Reload
 from interlock.runtime.node.reload_parts import ReloadSteps
+from interlock.runtime.node.room_parts import make_room_parts
 from interlock.runtime.node.shutdown import Shutdown
 from interlock.runtime.node.sockets import Sockets
 from interlock.runtime.node.store_parts import make_store_parts
@@ -53,13 +54,16 @@ class Node:
         self.calls = make_call_parts(plan, self.stores, self.approvals)
         self.links = make_link_parts(plan, files, self.stores, self.approvals, self.calls)
         self.fronts = make_front_parts(plan, self.stores, self.calls, self.links, listen=listen)
+        self.rooms = make_room_parts(plan, self.stores, self.fronts)
         self.drivers = make_driver_parts(plan, self.stores, self.approvals, self.calls, self.links, self.fronts)
         parts = (self.stores, self.approvals, self.calls, self.links, self.fronts, self.drivers)
         self.readiness = Readiness(self.calls.keepers, self.stores.clock)
         self._reload = (
-            Reload(read, files, plan, ReloadSteps(*parts).by_key(), self.stores.clock) if read is not None else None
+            Reload(read, files, plan, ReloadSteps(*parts, self.rooms).by_key(), self.stores.clock)
+            if read is not None
+            else None
         )
-        self.operations = make_operations(*parts, self._reload)
+        self.operations = make_operations(*parts, self.rooms, self._reload)
         self._sockets = Sockets(plan, self.stores.addresses, self.approvals.passkeys) if listen else None
         self._endpoints = self._maybe_endpoints(plan, operator_app)
         self._shutdown = Shutdown(
@@ -105,6 +109,7 @@ class Node:
             links.asking,
             self._sockets,
             fronts.bearers,
+            self.rooms.rooms,
             self._endpoints,
             links.reaper,
             links.servers,
@@ -136,6 +141,7 @@ class Node:
             self._sockets,
             public=self.fronts.public,
             subservers=self.fronts.subservers,
+            rooms=self.rooms.endpoint,
             bearers=self.fronts.bearers,
             credentials=self.links.credentials,
             operations=self.operations,

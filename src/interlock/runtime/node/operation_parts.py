@@ -9,6 +9,7 @@ from interlock.runtime.node.driver_parts import DriverParts
 from interlock.runtime.node.front_parts import FrontParts
 from interlock.runtime.node.link_parts import LinkParts
 from interlock.runtime.node.reload import Reload
+from interlock.runtime.node.room_parts import RoomParts
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.operations.agents import AgentOperations
 from interlock.runtime.operations.approvers import ApproverOperations
@@ -23,6 +24,7 @@ from interlock.runtime.operations.links import LinkOperations
 from interlock.runtime.operations.live import LiveOperations
 from interlock.runtime.operations.node import NodeOperations
 from interlock.runtime.operations.operations import Operations
+from interlock.runtime.operations.rooms import RoomOperations
 from interlock.runtime.operations.secrets import SecretOperations
 from interlock.runtime.operations.tokens import TokenOperations
 from interlock.runtime.operations.tools import ToolOperations
@@ -35,6 +37,7 @@ def make_operations(
     links: LinkParts,
     fronts: FrontParts,
     drivers: DriverParts,
+    rooms: RoomParts,
     reload: Reload | None,
 ) -> Operations:
     def explain(route: Route, caller: str) -> tuple[CheckVerdict, ...]:
@@ -42,6 +45,11 @@ def make_operations(
         return tuple(
             CheckVerdict(number=one.check, name=one.name, verdict=one.verdict, reason=one.reason) for one in met
         )
+
+    def dismiss() -> None:
+        """Those whose token is no longer valid."""
+        fronts.public.dismiss_unwelcome()
+        rooms.rooms.dismiss(stores.tokens.stands)
 
     link_operations = LinkOperations(calls.keepers, calls.catalog, links.registrar, links.children, calls.budgets)
     node_operations = NodeOperations(
@@ -103,8 +111,9 @@ def make_operations(
         logins=LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url),
         node=node_operations,
         passkeys=approvals.passkeys,
+        rooms=RoomOperations(rooms.rooms, stores.clock),
         secrets=SecretOperations(links.credentials, calls.keepers, links.servers.own, drivers.drivers),
-        tokens=TokenOperations(stores.tokens, fronts.public.dismiss_unwelcome),
+        tokens=TokenOperations(stores.tokens, dismiss),
         tools=ToolOperations(
             calls.catalog, approvals.definitions, calls.approvals, drivers.contracts, explain, calls.aql.classified
         ),

@@ -13,6 +13,7 @@ from interlock.runtime.node.driver_parts import DriverParts
 from interlock.runtime.node.front_parts import FrontParts
 from interlock.runtime.node.link_parts import LinkParts
 from interlock.runtime.node.reload import Take
+from interlock.runtime.node.room_parts import RoomParts
 from interlock.runtime.node.store_parts import StoreParts
 
 
@@ -25,6 +26,7 @@ class ReloadSteps:
         links: LinkParts,
         fronts: FrontParts,
         drivers: DriverParts,
+        rooms: RoomParts,
     ) -> None:
         self._stores = stores
         self._approvals = approvals
@@ -32,6 +34,7 @@ class ReloadSteps:
         self._links = links
         self._fronts = fronts
         self._drivers = drivers
+        self._rooms = rooms
 
     def by_key(self) -> Mapping[str, Take]:
         """By the key of the plan, or the section it is in."""
@@ -45,6 +48,8 @@ class ReloadSteps:
             "access": self._take_access,
             "anchors": self._take_anchors,
             "budget": self._take_budget,
+            "rooms": self._take_rooms,
+            "room": self._take_rooms,
             "ax.parents": self._take_parents,
             "ax.children": self._take_children,
         }
@@ -62,6 +67,11 @@ class ReloadSteps:
         if (contracts := self._drivers.contracts.maybe) is not None:
             contracts.replan(new)
         await self._drivers.drivers.replan(new)
+
+    async def _take_rooms(self, old: Plan, new: Plan) -> None:
+        self._stores.current.replace(new)
+        self._rooms.endpoint.replan(new)
+        await self._rooms.rooms.replan(new)
 
     async def _take_budget(self, old: Plan, new: Plan) -> None:
         """For subservers that register from now on (MCP-AX 11.4). What a tool costs is written where it is listed."""

@@ -16,6 +16,7 @@ from interlock.runtime.operations.keys import KeyOperations
 from interlock.runtime.operations.links import LinkOperations
 from interlock.runtime.operations.live import LiveOperations
 from interlock.runtime.operations.node import NodeOperations
+from interlock.runtime.operations.rooms import RoomOperations
 from interlock.runtime.operations.secrets import SecretOperations
 from interlock.runtime.operations.tokens import TokenOperations
 from interlock.runtime.operations.tools import ToolOperations
@@ -38,6 +39,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     logins: LoginService
     node: NodeOperations
     passkeys: PasskeyService
+    rooms: RoomOperations
     secrets: SecretOperations
     tokens: TokenOperations
     tools: ToolOperations

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 from interlock.operator_api.access import IssuedToken, RevokedTokens, Tokens
+from interlock.protocol.rooms.envelope import PROTOCOLS
+from interlock.protocol.rooms.participants import is_participant_id, is_reserved, is_topic
 from interlock.runtime.access.tokens import TokenRegistry, issued_token
 from interlock.runtime.base.operator_errors import NotFound, Refused
-from interlock.store.tokens import BadTokenName, Scope, TokenAudience
+from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenRoom
 
 
 class TokenOperations:
@@ -17,10 +19,21 @@ class TokenOperations:
     async def list_all(self) -> Tokens:
         return await self._tokens.list_live()
 
-    async def issue(self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None) -> IssuedToken:
+    async def issue(
+        self,
+        name: str,
+        audience: TokenAudience,
+        scope: Scope | None,
+        days: int | None,
+        room: TokenRoom | None = None,
+    ) -> IssuedToken:
         """None means the configured default. A name may be used again. May raise Refused."""
+        if (audience == "room") != (room is not None):
+            raise Refused("room_needed", "a token for a room, and no other, names a topic and a participant")
+        if room is not None and (fault := _room_fault(room)) is not None:
+            raise Refused(*fault)
         try:
-            token, record = await self._tokens.issue(name, audience, scope, days)
+            token, record = await self._tokens.issue(name, audience, scope, days, room)
         except BadTokenName as error:
             raise Refused("bad_token_name", str(error)) from None
         return issued_token(token, record)
@@ -33,3 +46,15 @@ class TokenOperations:
             raise NotFound("token", ref, [record.name for record in live])
         self._dismiss()
         return RevokedTokens(revoked=revoked)
+
+
+def _room_fault(room: TokenRoom) -> tuple[str, str] | None:
+    if not is_topic(room.topic):
+        return "bad_topic", "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter or digit"
+    if not is_participant_id(room.participant):
+        return "bad_participant", "a participant's id has 1 to 64 letters, digits and . _ : -"
+    if is_reserved(room.participant):
+        return "reserved_id", f"{room.participant} is the gateway's own"
+    if room.protocol is not None and room.protocol not in PROTOCOLS:
+        return "unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}"
+    return None

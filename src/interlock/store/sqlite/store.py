@@ -147,6 +147,9 @@ class SqliteStreams:
     async def last(self, stream: str) -> int:
         return await self._file.read(_last, stream)
 
+    async def trim(self, stream: str, upto: int) -> None:
+        await self._file.write(_trim, stream, int64(upto))
+
 
 class SqliteLeases:
     def __init__(self, file: _StoreFile) -> None:
@@ -252,6 +255,10 @@ def _read(db: sqlite3.Connection, stream: str, after: int, limit: int) -> list[R
 def _last(db: sqlite3.Connection, stream: str) -> int:
     (last,) = db.execute("SELECT max(sequence) FROM stream WHERE stream = ?", (stream,)).fetchone()
     return int(last or 0)
+
+
+def _trim(db: sqlite3.Connection, stream: str, upto: int) -> None:
+    db.execute("DELETE FROM stream WHERE stream = ? AND sequence <= ?", (stream, min(upto, _last(db, stream) - 1)))
 
 
 def _acquire(db: sqlite3.Connection, name: str, holder: str, now: float, expires_at: float | None) -> bool:

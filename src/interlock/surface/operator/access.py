@@ -1,8 +1,10 @@
 """Tokens and keys at the operator endpoint."""
 
+from msgspec import convert
+
 from interlock.operator_api.access import IssuedToken, RevokedKeys, RevokedTokens, Tokens
 from interlock.operator_api.requests import IssueToken
-from interlock.store.tokens import token_name_fault
+from interlock.store.tokens import TokenRoom, token_name_fault
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import BAD_TOKEN_NAME, NOT_FOUND
 from interlock.surface.operator.requests import RejectedRequest
@@ -16,7 +18,8 @@ async def issue_token(exchange: OperatorExchange[IssueToken]) -> IssuedToken:
     wanted = exchange.body
     if (fault := token_name_fault(wanted.name)) is not None:
         raise RejectedRequest(400, "invalid_body", fault, {"member": "name"})
-    return await exchange.operations.tokens.issue(wanted.name, wanted.audience, wanted.scope, wanted.days)
+    room = None if wanted.room is None else convert(wanted.room, type=TokenRoom, from_attributes=True)
+    return await exchange.operations.tokens.issue(wanted.name, wanted.audience, wanted.scope, wanted.days, room)
 
 
 async def revoke_token(exchange: OperatorExchange[None]) -> RevokedTokens:

@@ -12,6 +12,7 @@ from interlock.surface.operator import (
     login,
     node,
     passkeys,
+    rooms,
     secrets,
     tools,
 )
@@ -26,6 +27,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *login.ENDPOINTS,
     *drivers.ENDPOINTS,
     *agents.ENDPOINTS,
+    *rooms.ENDPOINTS,
     *approvals.ENDPOINTS,
     *approvers.ENDPOINTS,
     *grants.ENDPOINTS,

@@ -27,12 +27,13 @@ SSE: Final = "text/event-stream"
 _PATH_PART: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _PARTS: Final = {
     "file": "The name of a file.",
-    "id": "The id of an approval, or the beginning of it.",
+    "id": "The id of an approval, or the beginning of it; of a participant, the whole.",
     "kind": "secret, token or client.",
     "name": "The name; of a driver also ID@MAJOR or its folder, of a tool also its alias.",
     "ref": "An id or a name.",
     "segment": "The segment of a link.",
     "ticket": "The ticket of an invitation.",
+    "topic": "The topic of a room.",
 }
 _DESCRIPTION: Final = """\
 What an operator can ask a running node and tell it to do: the same that `interlock` commands use.

@@ -90,8 +90,15 @@ class OperatorClient:
     def get(self, *path: str, under: str = "/admin", timeout: float = TIMEOUT_S, **query: object) -> Answer:
         return self._request("GET", path, under=under, query=query, timeout=timeout)
 
-    def post(self, *path: str, under: str = "/admin", body: object = None, timeout: float = TIMEOUT_S) -> Answer:
-        return self._request("POST", path, under=under, body=body, timeout=timeout)
+    def post(
+        self,
+        *path: str,
+        under: str = "/admin",
+        query: dict[str, object] | None = None,
+        body: object = None,
+        timeout: float = TIMEOUT_S,
+    ) -> Answer:
+        return self._request("POST", path, under=under, query=query, body=body, timeout=timeout)
 
     def delete(self, *path: str, timeout: float = TIMEOUT_S, **query: object) -> Answer:
         return self._request("DELETE", path, query=query, timeout=timeout)

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.terminal.errors import Unreachable
+from interlock.surface.cli.terminal.errors import BadUsage, Unreachable
 from interlock.surface.cli.verbs import access_anchor, access_certificate, access_key, access_passkey
 
 if TYPE_CHECKING:
     from interlock.operator_api.access import IssuedToken
+    from interlock.operator_api.requests import TokenRoom
     from interlock.surface.cli.client.offline import StoredTokens
     from interlock.surface.cli.client.operator import Answer
 
@@ -34,16 +35,17 @@ app = verb_app(
     interlock access token --for client --name laptop
     interlock access token --for client --name ci --scope read --days 7
     interlock access token --for subserver --name greenhouse
+    interlock access token --for room --name ann --topic yard --participant ann
     export INTERLOCK_TOKEN=$(interlock access token --for operator --name me)
     """,
 )
 def token(
     invocation: Invocation,
     audience: Annotated[
-        Literal["client", "subserver", "operator"],
+        Literal["client", "subserver", "room", "operator"],
         typer.Option(
             "--for",
-            help="Who uses it: a program, a subserver, or a person at the operator endpoint.",
+            help="Who uses it: a program, a subserver, a participant of a room, or a person at the operator endpoint.",
             show_default=False,
         ),
     ],
@@ -58,13 +60,27 @@ def token(
             "--days", min=1, max=3650, help="How long it lasts; auth.token_days if not given.", show_default=False
         ),
     ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="The room it is for.", show_default=False)
+    ] = None,
+    participant: Annotated[
+        str | None, typer.Option("--participant", metavar="ID", help="Who its holder is there.", show_default=False)
+    ] = None,
+    privilege: Annotated[
+        Literal["restricted", "full"] | None,
+        typer.Option("--privilege", help="What it may do there; restricted if not given.", show_default=False),
+    ] = None,
 ) -> None:
     """Make a token. It is shown this once; only its hash is kept."""
     from interlock.operator_api.requests import IssueToken
 
+    room = _room(audience, topic, participant, privilege)
+    wanted = IssueToken(name=name, audience=audience, scope=scope, days=days, room=room)
     try:
-        answer = invocation.node.post("tokens", body=IssueToken(name=name, audience=audience, scope=scope, days=days))
+        answer = invocation.node.post("tokens", body=wanted)
     except Unreachable as away:
+        if room is not None:
+            raise
         answer = _from_store(invocation, away).issue(name, audience, scope, days)
     out = invocation.out
     if out.as_json:
@@ -81,7 +97,21 @@ def token(
         out.remark(line)
 
 
+def _room(audience: str, topic: str | None, participant: str | None, privilege: str | None) -> "TokenRoom | None":
+    from interlock.operator_api.requests import TokenRoom
+
+    if audience != "room":
+        if topic or participant or privilege:
+            raise BadUsage("not_a_room", "--topic, --participant and --privilege go with --for room")
+        return None
+    if topic is None or participant is None:
+        raise BadUsage("room_needed", "a token for a room takes --topic and --participant")
+    return TokenRoom(topic=topic, participant=participant, privilege="full" if privilege == "full" else "restricted")
+
+
 def _use(issued: "IssuedToken") -> list[str]:
+    if issued.audience == "room":
+        return ["use: GET /v0/ws?topic=TOPIC as a WebSocket, with the header Authorization: Bearer …"]
     if issued.audience == "operator":
         return ["use: INTERLOCK_TOKEN=… interlock status --url OPERATOR_URL"]
     if issued.audience == "subserver":

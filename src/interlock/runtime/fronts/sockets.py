@@ -1,5 +1,6 @@
-"""The upgrade of /ax to a WebSocket, as uvicorn answers it. Loaded with the first subserver that dials in."""
+"""The upgrades of /ax and /v0/ws to WebSockets, as uvicorn answers them. Loaded with the first that is asked for."""
 
+from collections.abc import Callable
 from typing import Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -11,6 +12,11 @@ from interlock.runtime.fronts.ax import UPGRADED
 
 HEADERS_MAX: Final = 128  # of websockets
 LINE_BYTES_MAX: Final = 8192 - 64  # of websockets, less what stands around a name and its value, or around a path
+# Of rooms:
+EARLY_BYTES_MAX: Final = 64 * 1024  # of a peer that is not admitted yet
+FRAME_BYTES_MAX: Final = 4 * 1024 * 1024  # X-4-13: what is larger ends the connection
+PING_EVERY_S: Final = 30.0  # X-4.4.1-4
+PONG_WITHIN_S: Final = 30.0  # sixty seconds after the last sign of life
 _BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -40,3 +46,30 @@ class AxSocket(WebSocketsSansIOProtocol):
 
     def shutdown(self) -> None:
         """Calls under way come back on this connection: it is closed by the registrar, once they are answered."""
+
+
+class RoomSocket(AxSocket):
+    """A participant need not wait for the answer before it sends (X-5.2-5)."""
+
+    _early = b""
+
+    def data_received(self, data: bytes) -> None:
+        if not self._asked:
+            super().data_received(data)
+        elif len(self._early) + len(data) > EARLY_BYTES_MAX:
+            self.transport.abort()
+        else:
+            self._early += data
+
+    def room_pipe(self, sink: MessageSink, on_binary: Callable[[], None]) -> AcceptedPipe:
+        """What the connection is from now on."""
+        early, self._early = self._early, b""
+        return AcceptedPipe(
+            self,
+            sink,
+            max_bytes=FRAME_BYTES_MAX,
+            ping_every_s=PING_EVERY_S,
+            pong_within_s=PONG_WITHIN_S,
+            early=early,
+            on_binary=on_binary,
+        )

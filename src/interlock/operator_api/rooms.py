@@ -1,0 +1,72 @@
+"""Rooms: which there are, who is in them, and what admins did with a participant (MCPx 10)."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+RoomPrivilege = Literal["full", "restricted"]
+
+
+class Room(Struct, frozen=True, kw_only=True):
+    """A room."""
+
+    topic: Annotated[str, Meta(description="Its name.")]
+    mode: Annotated[str, Meta(description="mixed, restricted, observe or open.")]
+    is_configured: Annotated[bool, Meta(description="Whether the configuration declares it.")]
+    participants: Annotated[int, Meta(description="How many are present.")]
+    envelopes: Annotated[int, Meta(description="The number of the last envelope.")]
+
+
+class Rooms(Struct, frozen=True, kw_only=True):
+    """Every room of this node."""
+
+    rooms: Annotated[tuple[Room, ...], Meta(description="Configured ones first.")]
+
+
+class RoomConnection(Struct, frozen=True, kw_only=True):
+    """A participant's connection."""
+
+    connectionId: Annotated[str, Meta(description="Its id.")]  # noqa: N815
+    participantId: Annotated[str, Meta(description="Whose it is.")]  # noqa: N815
+    privilege: Annotated[str, Meta(description="full or restricted.")]
+    connectedAt: Annotated[str, Meta(description="Since when.")]  # noqa: N815
+    protocol: Annotated[str, Meta(description="What it speaks.")]
+    topic: Annotated[str, Meta(description="The room.")]
+    source: Annotated[str, Meta(description="What settled its privilege: grant, token, identity or mode.")]
+    principal: Annotated[str, Meta(description="Whose credential it is.")]
+
+
+class RoomConnections(Struct, frozen=True, kw_only=True):
+    """The connections of a room."""
+
+    topic: Annotated[str, Meta(description="The room.")]
+    connections: Annotated[tuple[RoomConnection, ...], Meta(description="Oldest first, participant by participant.")]
+
+
+class Promoted(Struct, frozen=True, kw_only=True):
+    """A participant that may now send MCP messages."""
+
+    participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
+    oldPrivilege: Annotated[str, Meta(description="What it had.")]  # noqa: N815
+    newPrivilege: Annotated[str, Meta(description="What it has.")]  # noqa: N815
+    promotedBy: Annotated[str, Meta(description="Who did it.")]  # noqa: N815
+    promotedAt: Annotated[str, Meta(description="When.")]  # noqa: N815
+
+
+class Demoted(Struct, frozen=True, kw_only=True):
+    """A participant that may now only propose."""
+
+    participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
+    oldPrivilege: Annotated[str, Meta(description="What it had.")]  # noqa: N815
+    newPrivilege: Annotated[str, Meta(description="What it has.")]  # noqa: N815
+    demotedBy: Annotated[str, Meta(description="Who did it.")]  # noqa: N815
+    demotedAt: Annotated[str, Meta(description="When.")]  # noqa: N815
+
+
+class Disconnected(Struct, frozen=True, kw_only=True):
+    """A participant whose connections were closed."""
+
+    participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
+    closedConnections: Annotated[int, Meta(description="How many.")]  # noqa: N815
+    by: Annotated[str, Meta(description="Who did it.")]
+    at: Annotated[str, Meta(description="When.")]

@@ -1,0 +1,59 @@
+"""Refusals of rooms: one shape for every fault of an envelope, and the codes that there are.
+
+Refusal
+  whose envelope is at fault    invalid_json, invalid_envelope, unsupported_protocol, unknown_kind, reserved_kind,
+                                from_mismatch, invalid_proposal, invalid_chat, duplicate_id, envelope_too_large
+  who may not                   kind_not_allowed, privilege_violation
+  what to wait for              rate_limited, unavailable
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+Code = Literal[
+    "invalid_json",
+    "invalid_envelope",
+    "invalid_proposal",
+    "invalid_chat",
+    "unsupported_protocol",
+    "unknown_kind",
+    "kind_not_allowed",
+    "reserved_kind",
+    "reserved_id",
+    "from_mismatch",
+    "duplicate_id",
+    "envelope_too_large",
+    "rate_limited",
+    "one_recipient",
+    "not_proposer",
+    "already_claimed",
+    "proposal_expired",
+    "privilege_violation",
+    "self_promotion",
+    "unavailable",
+]
+
+# MCPx 4.4.2, to the letter.
+VIOLATION_CODE: Final = -32001
+VIOLATION_MESSAGE: Final = "Privilege violation"
+VIOLATION_REASON: Final = "Restricted participants cannot send MCP messages directly"
+VIOLATION_SUGGESTION: Final = "Use kind: 'mcp/proposal' instead"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why an envelope is not published."""
+
+    code: Code
+    message: str
+    details: dict[str, Any] = {}
+    id: str | None = None  # of the envelope, where it could be read
+    answers: bytes = b"null"  # the JSON-RPC id that a violation is answered under
+
+
+def violation_error() -> dict[str, Any]:
+    return {
+        "code": VIOLATION_CODE,
+        "message": VIOLATION_MESSAGE,
+        "data": {"reason": VIOLATION_REASON, "suggestion": VIOLATION_SUGGESTION},
+    }

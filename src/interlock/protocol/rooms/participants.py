@@ -1,0 +1,80 @@
+"""Participants: their ids, their privilege, and how the gateway settles it when they connect (MCPx 3.1, 5.1)."""
+
+import re
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal
+
+import msgspec
+
+GATEWAY: Final = "system:gateway"
+OWN: Final = "interlock"  # the participant that offers tools of this node
+
+Mode = Literal["mixed", "restricted", "observe", "open"]
+# What settled a privilege, for the record (X-5.1-4).
+Origin = Literal["grant", "token", "identity", "mode"]
+
+_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}")
+
+
+class Privilege(Enum):
+    FULL = "full"
+    RESTRICTED = "restricted"
+
+
+class Participant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a room tells of one of its own."""
+
+    id: str
+    privilege: Privilege
+    name: str | None = None
+    kind: Literal["human", "agent", "robot"] | None = None
+    mcp_version: str | None = None
+
+    def described(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"id": self.id, "privilege": self.privilege.value}
+        if self.name is not None:
+            told["name"] = self.name
+        if self.kind is not None:
+            told["kind"] = self.kind
+        if self.mcp_version is not None:
+            told["mcp"] = {"version": self.mcp_version}
+        return told
+
+
+class Settled(msgspec.Struct, frozen=True):
+    privilege: Privilege
+    origin: Origin
+
+
+def is_topic(text: str) -> bool:
+    return _TOPIC.fullmatch(text) is not None
+
+
+def is_participant_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+def is_reserved(participant: str) -> bool:
+    """X-3.2-5, X-N-2: the gateway's own."""
+    return participant == OWN or participant.startswith("system:")
+
+
+def matches_any(principal: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(principal, pattern) for pattern in patterns)
+
+
+def settled_privilege(
+    mode: Mode, *, granted: Privilege | None, of_token: Privilege | None, is_known_full: bool
+) -> Settled:
+    """A grant or demotion of an admin, else the token's, else the identity rule's, else the room's mode (X-5.1-4)."""
+    if granted is not None:
+        return Settled(granted, "grant")
+    if mode == "restricted":  # X-N-3: full only by an admin's grant
+        return Settled(Privilege.RESTRICTED, "mode")
+    if of_token is not None:
+        return Settled(of_token, "token")
+    if is_known_full:
+        return Settled(Privilege.FULL, "identity")
+    return Settled(Privilege.FULL if mode in ("open", "observe") else Privilege.RESTRICTED, "mode")

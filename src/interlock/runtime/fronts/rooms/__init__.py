@@ -1,0 +1,1 @@
+"""The front of participants of rooms: their WebSocket and the paths below /v0."""

@@ -1,0 +1,429 @@
+"""The endpoint for participants of rooms: WS /v0/ws, and the paths below /v0 for those without a WebSocket (MCPx 5.2).
+
+An ASGI application. A participant is verified before anything is accepted: by a token for the room, or as a client that
+the room has among its members. Privilege is settled then (MCPx 5.1), before the first message.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine, MutableMapping
+from typing import Any, Final, Literal
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import Plan
+from interlock.protocol.net.address_scope import is_loopback
+from interlock.protocol.rooms.envelope import PROTOCOLS, V0, V01, decode_untrusted
+from interlock.protocol.rooms.errors import Refusal as EnvelopeRefusal
+from interlock.protocol.rooms.errors import violation_error
+from interlock.protocol.rooms.gateway_messages import HISTORY_DEFAULT, HISTORY_MAX
+from interlock.protocol.rooms.participants import Participant, Privilege, is_topic
+from interlock.runtime.access.refusal import Refusal
+from interlock.runtime.access.tokens import TokenRegistry
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.refusal_log import Refusals
+from interlock.runtime.fronts.ax import UPGRADED
+from interlock.runtime.fronts.exchange import Head
+from interlock.runtime.fronts.public import PROXY_HEADERS, Bearers
+from interlock.runtime.fronts.request_head import HeadInspector
+from interlock.runtime.fronts.trusted_proxies import address_of, source_of
+from interlock.runtime.rooms.connection import RoomConnection, Wishes
+from interlock.runtime.rooms.room import Room
+from interlock.runtime.rooms.rooms import Rooms, participant_of
+from interlock.store.ports import StoreError
+
+PREFIX: Final = "/v0/"
+TICKET_S: Final = 30.0
+TICKETS_MAX: Final = 1000
+WAIT_MAX_S: Final = 25.0
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
+Json = dict[str, Any]
+
+
+class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks: by a token for one room, or as a client."""
+
+    principal: str
+    topic: str | None = None  # the one its token is for
+    participant: str | None = None
+    privilege: Privilege | None = None
+    protocol: str | None = None
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    caller: RoomCaller
+    topic: str
+    origin: bytes | None
+    ends: float
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A caller in a room, with what it may do there."""
+
+    room: Room
+    who: Participant
+    principal: str
+    source: str
+    readable_after: int  # the sequence after which it may read
+
+
+class RoomsEndpoint:
+    def __init__(
+        self, plan: Plan, tokens: TokenRegistry, rooms: Rooms, refusals: Refusals, bearers: Bearers | None, clock: Clock
+    ) -> None:
+        self._plan = plan
+        self._tokens = tokens
+        self._rooms = rooms
+        self._refusals = refusals
+        self._bearers = bearers
+        self._clock = clock
+        self._inspector = HeadInspector(plan)
+        self._tickets: dict[str, Ticket] = {}
+
+    def replan(self, plan: Plan) -> None:
+        self._plan = plan
+        self._inspector = HeadInspector(plan)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_socket = scope["type"] == "websocket"
+        query = {name: values[-1] for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()}
+        caller = await self._admit(scope, query)
+        if is_socket:
+            await receive()  # websocket.connect
+        if isinstance(caller, Refusal):
+            await self._turn_away(scope, send, caller)
+        elif is_socket:
+            await self._socket(scope, send, caller, query)
+        else:
+            await self._http(scope, receive, send, caller, query)
+
+    # Who asks
+
+    async def _admit(self, scope: Scope, query: dict[str, str]) -> RoomCaller | Refusal:
+        head = Head(scope.get("method", "GET").encode(), scope["path"].encode(), list(scope["headers"]), False, True)
+        stranger = self._inspector.stranger(head)
+        if stranger is not None:
+            return stranger
+        if "ticket" in query and scope["type"] == "websocket":
+            return self._take_ticket(query["ticket"], query.get("topic"), head.headers.get(b"origin"))
+        credential = head.credential
+        if credential is None:
+            peer = address_of(scope["client"][0] if scope["client"] else None)
+            local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
+            return RoomCaller(principal="local") if local and self._plan.auth.anonymous != "never" else _UNAUTHORISED
+        record = self._tokens.room(credential)
+        if record is not None and record.room is not None:
+            return RoomCaller(
+                principal=f"room:{record.name}",
+                topic=record.room.topic,
+                participant=record.room.participant,
+                privilege=Privilege(record.room.privilege),
+                protocol=record.room.protocol,
+            )
+        client = self._tokens.principal(credential)
+        if client is not None:
+            return RoomCaller(principal=client.name)
+        if self._bearers is None:
+            return _UNAUTHORISED
+        peer = address_of(scope["client"][0] if scope["client"] else None)
+        vouched = await self._bearers.admit(credential, source_of(peer))
+        return vouched if isinstance(vouched, Refusal) else RoomCaller(principal=vouched.name)
+
+    def _take_ticket(self, ticket: str, topic: str | None, origin: bytes | None) -> RoomCaller | Refusal:
+        """X-5.2-3: once, in time, for one topic and one origin."""
+        found = self._tickets.pop(ticket, None)
+        if found is None or found.ends < self._clock.now() or (found.topic, found.origin) != (topic, origin):
+            return _UNAUTHORISED
+        return found.caller
+
+    async def _join(self, caller: RoomCaller, topic: str | None) -> Joined | Refusal:
+        if not topic:
+            return Refusal(400, "topic_required", "say which room: ?topic=NAME")
+        if caller.topic is not None and caller.topic != topic:
+            return Refusal(403, "wrong_topic", "this token is for another room")
+        room = await self._rooms.maybe_room(topic, caller.principal) if is_topic(topic) else None
+        if room is None:
+            return _UNKNOWN_TOPIC
+        if caller.topic is None and not self._rooms.may_join(room, caller.principal):
+            return Refusal(403, "wrong_topic", "this room does not have you among its members")
+        id = caller.participant or participant_of(caller.principal)
+        if id is None:
+            return Refusal(403, "wrong_topic", "your name cannot be a participant's; ask for a token for this room")
+        settled = self._rooms.settle(room, id, caller.principal, caller.privilege)
+        try:
+            readable_after = await self._rooms.first_joined(room, id)
+        except StoreError:
+            return Refusal(503, "unavailable", "the room cannot be read at the moment")
+        who = Participant(id=id, privilege=settled.privilege)
+        return Joined(room, who, caller.principal, settled.origin, readable_after)
+
+    # WebSocket
+
+    async def _socket(self, scope: Scope, send: Send, caller: RoomCaller, query: dict[str, str]) -> None:
+        joined = await self._join(caller, query.get("topic"))
+        wishes = _wishes(query, caller) if not isinstance(joined, Refusal) else _NO_WISHES
+        if isinstance(joined, Joined) and not isinstance(wishes, Refusal):
+            joined = self._fit(joined, wishes)
+        refusal = joined if isinstance(joined, Refusal) else wishes if isinstance(wishes, Refusal) else None
+        if refusal is not None or isinstance(joined, Refusal) or isinstance(wishes, Refusal):
+            await self._turn_away(scope, send, refusal or _UNAUTHORISED)
+            return
+        await send({"type": "websocket.accept", "headers": []})
+        connection = RoomConnection(
+            joined.room, joined.who, joined.principal, joined.source, wishes, joined.readable_after, self._clock
+        )
+        pipe = scope["extensions"][UPGRADED].room_pipe(connection, connection.on_binary)
+        if pipe.attach():
+            connection.begin(pipe)
+            await pipe.run()
+
+    def _fit(self, joined: Joined, wishes: Wishes) -> Joined | Refusal:
+        room, who = joined.room, joined.who
+        if who.id not in room.seats and room.is_full:
+            return Refusal(403, "room_full", f"at most {room.settings.max_participants} participants")
+        if room.is_unsteady(who.id):
+            return Refusal(409, "id_in_use", "connections of this participant replace each other; use one token each")
+        protocol = wishes.protocol or room.settings.undeclared_protocol
+        v0 = room.settings.v0_clients
+        if protocol == V0 and v0 == "refuse":
+            return Refusal(426, "protocol_required", f"this room takes clients of {V01} alone")
+        if protocol == V0 and v0 != "assign":
+            who = msgspec.structs.replace(who, privilege=Privilege(v0))
+        return msgspec.structs.replace(joined, who=who)
+
+    # HTTP
+
+    async def _http(
+        self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, query: dict[str, str]
+    ) -> None:
+        parts = [unquote(part) for part in scope["raw_path"].decode("latin-1").partition("?")[0].split("/")[2:]]
+        method = scope["method"]
+        match (method, *parts):
+            case ("GET", "topics"):
+                answer: Json | Refusal = {"topics": self._topics(caller)}
+            case ("POST", "ws-ticket"):
+                answer = await self._issue_ticket(scope, await _read(receive, 4096), caller)
+            case ("POST", "topics", topic, "messages"):
+                await self._post(scope, receive, send, caller, topic)
+                return
+            case ("GET", "topics", topic, ("participants" | "history" | "rate-limit") as what):
+                answer = await self._look(caller, topic, what, query)
+            case (_, "ws"):
+                answer = Refusal(426, "upgrade_required", "open a WebSocket", b"upgrade: websocket\r\n")
+            case _:
+                answer = Refusal(404, "not_found", "there is no such path; rooms are at /v0/topics")
+        if isinstance(answer, Refusal):
+            await self._turn_away(scope, send, answer)
+        else:
+            await _say(send, 200, answer)
+
+    def _topics(self, caller: RoomCaller) -> list[str]:
+        if caller.topic is not None:
+            return [caller.topic] if caller.topic in self._rooms.by_topic else []
+        return [topic for topic, room in self._rooms.by_topic.items() if self._rooms.may_join(room, caller.principal)]
+
+    async def _issue_ticket(self, scope: Scope, body: bytes | None, caller: RoomCaller) -> Json | Refusal:
+        try:
+            topic = msgspec.json.decode(body or b"", type=_TicketRequest).topic
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return Refusal(400, "topic_required", 'send {"topic": NAME}')
+        joined = await self._join(caller, topic)
+        if isinstance(joined, Refusal):
+            return joined
+        now = self._clock.now()
+        for old in [key for key, ticket in self._tickets.items() if ticket.ends < now]:
+            del self._tickets[old]
+        if len(self._tickets) >= TICKETS_MAX:
+            return Refusal(429, "rate_limited", "too many tickets wait to be used", b"retry-after: 30\r\n")
+        ticket = secrets.token_urlsafe(32)
+        origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
+        self._tickets[ticket] = Ticket(caller, topic, origin, now + TICKET_S)
+        return {"ticket": ticket, "expires_in": int(TICKET_S)}
+
+    async def _look(
+        self,
+        caller: RoomCaller,
+        topic: str,
+        what: Literal["participants", "history", "rate-limit"],
+        query: dict[str, str],
+    ) -> Json | Refusal:
+        joined = await self._join(caller, topic)
+        if isinstance(joined, Refusal):
+            return joined
+        room = joined.room
+        if what == "participants":
+            return {"participants": [one.described() for one in room.present()]}
+        if what == "rate-limit":
+            window, now = room.rate(joined.who.id), self._clock.now()
+            used = window.used(now)
+            return {
+                "messages": used["envelopes"],
+                "chatMessages": used["chat"],
+                "proposals": used["proposals"],
+                "resetTime": rfc3339(self._clock.wall() + window.resets_in(now)),
+            }
+        return await self._history(room, joined.readable_after, query)
+
+    async def _history(self, room: Room, readable_after: int, query: dict[str, str]) -> Json | Refusal:
+        if room.settings.history_visibility == "none":
+            return Refusal(403, "history_hidden", "this room does not show its history")
+        limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
+        wait_s = _maybe_number(query.get("wait_s", "0"), int(WAIT_MAX_S))
+        if limit is None or limit == 0:
+            return Refusal(400, "invalid_limit", f"limit is a number from 1 to {HISTORY_MAX}")
+        if wait_s is None:
+            return Refusal(400, "invalid_wait", f"wait_s is a number from 0 to {WAIT_MAX_S:g}")
+        after = query.get("after")
+        try:
+            if after is None:
+                return await self._newest(room, readable_after, query.get("before"), limit)
+            place = room.maybe_place(after)
+            if place is None:
+                return Refusal(404, "history_gap", "no envelope of that id or number is kept here")
+            await room.wait_beyond(place, wait_s)
+            records = await room.history.read(max(readable_after, place), room.delivered, limit)
+        except StoreError:
+            return Refusal(503, "unavailable", "history cannot be read at the moment")
+        return {
+            "history": [_told(one) for one in records],
+            "more": bool(records) and records[-1].sequence < room.delivered,
+        }
+
+    async def _newest(self, room: Room, readable_after: int, before: str | None, limit: int) -> Json | Refusal:
+        """Newest first, as v0 has it."""
+        upto = room.delivered
+        if before is not None:
+            place = room.maybe_place(before)
+            if place is None:
+                return Refusal(404, "history_gap", "no envelope of that id or number is kept here")
+            upto = place - 1
+        records = await room.history.read(max(readable_after, upto - limit), upto, limit)
+        return {"history": [_told(one) for one in reversed(records)]}
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
+        joined = await self._join(caller, topic)
+        if isinstance(joined, Refusal):
+            await self._turn_away(scope, send, joined)
+            return
+        room = joined.room
+        seat = room.seats.get(joined.who.id)
+        who = joined.who if seat is None else seat.participant
+        most = room.settings.max_envelope_bytes
+        body = await _read(receive, most)
+        envelope = (
+            EnvelopeRefusal("envelope_too_large", f"an envelope has at most {most} bytes", {"limit": most})
+            if body is None
+            else decode_untrusted(body, most)
+        )
+        if isinstance(envelope, EnvelopeRefusal):
+            await _say_refused(send, envelope)
+            return
+        done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
+
+        def settle(failed: EnvelopeRefusal | None) -> None:
+            if not done.done():
+                done.set_result(failed)
+
+        refusal = room.receive(envelope, who, joined.principal, settle, needs_protocol=False) or await done
+        if refusal is not None:
+            await _say_refused(send, refusal)
+        else:
+            said = {"id": envelope.id, "status": "accepted", "ts": envelope.ts or rfc3339(self._clock.wall())}
+            await _say(send, 202, said)
+
+    async def _turn_away(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+        if refusal.status in (401, 403, 421):
+            peer = scope["client"][0] if scope["client"] else None
+            self._refusals.note(f"peer:{peer}", "rooms", str(scope.get("method", "GET"))[:20], refusal.error)
+        kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
+        body = {"error": refusal.error, "message": refusal.message, "details": {}}
+        await _say(send, refusal.status, body, kind, refusal.extra)
+
+
+class _TicketRequest(msgspec.Struct):
+    topic: str
+
+
+def _told(one: Any) -> Json:
+    return {"seq": one.sequence, "received_at": rfc3339(one.received_at), "envelope": Raw(one.data)}
+
+
+def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | Refusal:
+    protocol = query.get("protocol", caller.protocol)
+    if protocol is not None and protocol not in PROTOCOLS:
+        return Refusal(400, "unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")
+    history = _maybe_number(query.get("history", "0"), HISTORY_MAX)
+    if history is None:
+        return Refusal(400, "invalid_history", f"history is a number up to {HISTORY_MAX}")
+    return Wishes(
+        protocol=protocol,
+        echo=query.get("echo") != "0",
+        directed=query.get("deliver") == "directed",
+        sequences=query.get("sequences") == "1",
+        history=history,
+        after=query.get("after"),
+    )
+
+
+def _maybe_number(text: str, most: int) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most else None
+
+
+async def _read(receive: Receive, most: int) -> bytes | None:
+    """None where it is longer."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        part = bytes(message.get("body", b""))
+        size += len(part)
+        if size <= most:
+            parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts) if size <= most else None
+
+
+async def _say_refused(send: Send, refusal: EnvelopeRefusal) -> None:
+    if refusal.code == "privilege_violation":
+        answer = {"jsonrpc": "2.0", "id": Raw(refusal.answers), "error": violation_error()}
+        await _say(send, 403, answer)
+        return
+    status = _STATUS.get(refusal.code, 400)
+    await _say(send, status, {"error": refusal.code, "message": refusal.message, "details": refusal.details})
+
+
+async def _say(send: Send, status: int, answer: Json, kind: str = "http.response", extra: bytes = b"") -> None:
+    body = msgspec.json.encode(answer)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers.append((b"cache-control", b"no-store"))
+    for line in extra.split(b"\r\n"):
+        name, colon, value = line.partition(b": ")
+        if colon:
+            headers.append((name, value))
+    await send({"type": f"{kind}.start", "status": status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": body})
+
+
+_NO_WISHES: Final = Wishes()
+_STATUS: Final = {
+    "envelope_too_large": 413,
+    "rate_limited": 429,
+    "duplicate_id": 409,
+    "from_mismatch": 403,
+    "kind_not_allowed": 403,
+    "reserved_kind": 403,
+    "unavailable": 503,
+}
+_UNAUTHORISED: Final = Refusal(
+    401,
+    "unauthorised",
+    "a token is needed; interlock access token --for room --name NAME --topic TOPIC --participant ID makes one",
+    b"www-authenticate: Bearer\r\n",
+)
+_UNKNOWN_TOPIC: Final = Refusal(
+    404, "unknown_topic", "there is no room of that topic; interlock rooms create TOPIC makes one"
+)

@@ -1,0 +1,20 @@
+"""What rooms are made of: the rooms themselves, and the endpoint of their participants."""
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.runtime.fronts.rooms.endpoint import RoomsEndpoint
+from interlock.runtime.node.front_parts import FrontParts
+from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.rooms.rooms import Rooms
+
+
+class RoomParts(msgspec.Struct, frozen=True, kw_only=True):
+    rooms: Rooms
+    endpoint: RoomsEndpoint
+
+
+def make_room_parts(plan: Plan, stores: StoreParts, fronts: FrontParts) -> RoomParts:
+    rooms = Rooms(plan, stores.store, stores.recorder, stores.clock)
+    endpoint = RoomsEndpoint(plan, stores.tokens, rooms, stores.refusals, fronts.bearers, stores.clock)
+    return RoomParts(rooms=rooms, endpoint=endpoint)

@@ -1,0 +1,126 @@
+"""Rooms, for operators: listed, created, and their participants promoted, demoted and removed (MCPx 10.3)."""
+
+from interlock.operator_api.rooms import (
+    Demoted,
+    Disconnected,
+    Promoted,
+    Room,
+    RoomConnection,
+    RoomConnections,
+    Rooms,
+)
+from interlock.protocol.rooms.participants import Privilege, is_topic
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.rooms.connection import RoomConnection as Connection
+from interlock.runtime.rooms.room import Room as LiveRoom
+from interlock.runtime.rooms.rooms import Change
+from interlock.runtime.rooms.rooms import Rooms as RoomRegistry
+
+
+class RoomOperations:
+    def __init__(self, rooms: RoomRegistry, clock: Clock) -> None:
+        self._rooms = rooms
+        self._clock = clock
+
+    def list_all(self) -> Rooms:
+        return Rooms(rooms=tuple(self._shown(room) for room in self._rooms.by_topic.values()))
+
+    async def create(self, topic: str, by: str) -> Room:
+        """Raises Refused, StoreError."""
+        if not is_topic(topic):
+            raise Refused("bad_topic", "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter")
+        room = await self._rooms.create(topic, by)
+        if room is None:
+            raise Refused("room_exists", f"there is a room {topic} already")
+        return self._shown(room)
+
+    def connections(self, topic: str) -> RoomConnections:
+        """Raises NotFound."""
+        room = self._room(topic)
+        return RoomConnections(
+            topic=topic,
+            connections=tuple(
+                _connection(topic, one, seat.participant.privilege)
+                for seat in room.seats.values()
+                for one in seat.connections
+                if isinstance(one, Connection)
+            ),
+        )
+
+    async def promote(self, participant: str, topic: str | None, by: str, reason: str) -> Promoted:
+        """Raises NotFound, Refused, StoreError."""
+        change = await self._change(participant, topic, Privilege.FULL, by, reason)
+        return Promoted(
+            participantId=participant,
+            oldPrivilege=change.old.value,
+            newPrivilege=change.new.value,
+            promotedBy=by,
+            promotedAt=rfc3339(change.at),
+        )
+
+    async def demote(self, participant: str, topic: str | None, by: str, reason: str) -> Demoted:
+        """Raises NotFound, Refused, StoreError."""
+        change = await self._change(participant, topic, Privilege.RESTRICTED, by, reason)
+        return Demoted(
+            participantId=participant,
+            oldPrivilege=change.old.value,
+            newPrivilege=change.new.value,
+            demotedBy=by,
+            demotedAt=rfc3339(change.at),
+        )
+
+    def disconnect(self, participant: str, topic: str | None, by: str) -> Disconnected:
+        """Raises NotFound, Refused."""
+        room = self._room_of(participant, topic)
+        closed = self._rooms.disconnect(room, participant, by)
+        at = rfc3339(self._clock.wall())
+        return Disconnected(participantId=participant, closedConnections=closed or 0, by=by, at=at)
+
+    async def _change(self, participant: str, topic: str | None, to: Privilege, by: str, reason: str) -> Change:
+        room = self._room_of(participant, topic)
+        if to is Privilege.FULL and room.seats[participant].principal == by:
+            raise Refused("self_promotion", "another person has to promote your own participant")
+        change = await self._rooms.change_privilege(room, participant, to, by, reason=reason)
+        if change is None:
+            raise NotFound("participant", participant, list(room.seats))
+        return change
+
+    def _room(self, topic: str) -> LiveRoom:
+        room = self._rooms.by_topic.get(topic)
+        if room is None:
+            raise NotFound("room", topic, list(self._rooms.by_topic))
+        return room
+
+    def _room_of(self, participant: str, topic: str | None) -> LiveRoom:
+        """Ids are per topic, and MCPx gives the path none: it may be left out where it is clear."""
+        found = self._rooms.rooms_of(participant) if topic is None else [self._room(topic)]
+        if len(found) > 1:
+            topics = ", ".join(room.topic for room in found)
+            raise Refused("topic_required", f"{participant} is in several rooms: {topics}; say ?topic=")
+        if not found or participant not in found[0].seats:
+            known = [id for room in self._rooms.by_topic.values() for id in room.seats]
+            raise NotFound("participant", participant, known)
+        return found[0]
+
+    def _shown(self, room: LiveRoom) -> Room:
+        return Room(
+            topic=room.topic,
+            mode=room.settings.mode,
+            is_configured=self._rooms.is_declared(room.topic),
+            participants=len(room.seats),
+            envelopes=room.delivered,
+        )
+
+
+def _connection(topic: str, one: Connection, privilege: Privilege) -> RoomConnection:
+    return RoomConnection(
+        connectionId=one.id,
+        participantId=one.participant,
+        privilege=privilege.value,
+        connectedAt=rfc3339(one.connected_at),
+        protocol=one.protocol,
+        topic=topic,
+        source=one.source,
+        principal=one.principal,
+    )

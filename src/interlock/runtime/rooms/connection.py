@@ -1,0 +1,220 @@
+"""A participant's connection to a room: one WebSocket, from the welcome to its close.
+
+In: frames. Out: the envelopes of the room in their order, and answers to what this participant sent. A peer that does
+not read is closed with the code 4429 and may resume where it stopped; nothing is left out silently (X-5.2-6).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Final
+
+import msgspec
+
+from interlock.net.message_pipe import POLICY, TOO_BIG
+from interlock.net.websocket.accept import AcceptedPipe
+from interlock.protocol.jsonrpc.oversized import Oversized
+from interlock.protocol.rooms import gateway_messages
+from interlock.protocol.rooms.envelope import V0, V01, Envelope, decode_untrusted, encode
+from interlock.protocol.rooms.errors import Refusal
+from interlock.protocol.rooms.participants import Participant
+from interlock.protocol.rooms.v0 import encode_v0
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.rooms.room import Delivery, Room
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.rooms")
+
+SLOW: Final = 4429
+QUEUED_MAX: Final = 1000  # envelopes that a peer has not read
+QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
+INVALID_MAX: Final = 20  # X-4-1, in INVALID_S
+INVALID_S: Final = 60.0
+HISTORY_BATCH: Final = 100  # envelopes in one event
+_INVALID: Final = frozenset(("invalid_json", "invalid_envelope"))
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What a connection asked for in its address."""
+
+    protocol: str | None = None  # None: not said; the first envelope settles it
+    echo: bool = True
+    directed: bool = False  # only broadcasts and its own mail
+    sequences: bool = False
+    history: int = 0  # so many of the newest
+    after: str | None = None  # or everything after this one
+
+
+class RoomConnection:
+    def __init__(
+        self,
+        room: Room,
+        who: Participant,
+        principal: str,
+        source: str,
+        wishes: Wishes,
+        readable_after: int,
+        clock: Clock,
+    ) -> None:
+        """`readable_after`: the sequence after which it may read."""
+        self.id = room.stamp().id
+        self.since = 0
+        self.connected_at = clock.wall()
+        self.principal = principal
+        self.source = source
+        self.participant = who.id
+        self.protocol = wishes.protocol or room.settings.undeclared_protocol
+        self._is_settled = wishes.protocol is not None
+        self._room = room
+        self._who = who
+        self._wishes = wishes
+        self._readable_after = readable_after
+        self._clock = clock
+        self._pipe: AcceptedPipe | None = None
+        self._is_live = wishes.after is None and not wishes.history
+        self._sent = 0  # bytes
+        self._ends: deque[int] = deque()  # where each message ends among them, until the peer has taken it
+        self._invalid: deque[float] = deque()
+        self._closing = False
+        self._catching_up: asyncio.Task[None] | None = None
+
+    def begin(self, pipe: AcceptedPipe) -> None:
+        """Takes its place in the room. Nothing precedes the welcome."""
+        self._pipe = pipe
+        self._say(self._room.join(self, self._who, self.principal, self.source))
+        if not self._is_live:
+            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(), name="room history")
+
+    # The room's side
+
+    def deliver(self, delivery: Delivery) -> None:
+        envelope = delivery.envelope
+        if delivery.sequence:
+            if not self._is_live:
+                return  # it comes with the history
+        elif delivery.number < self.since:
+            return
+        own = envelope.sender == self.participant
+        if own and not self._wishes.echo:
+            return
+        if self._wishes.directed and envelope.to and not own and self.participant not in envelope.to:
+            return
+        self._send(delivery.text(self.protocol))
+        if self._wishes.sequences and delivery.sequence:
+            event = {"event": "sequence", "sequence": delivery.sequence}
+            self._say(gateway_messages.system_event(self._room.stamp(), event, answers=envelope.id))
+
+    def close(self, code: int, reason: str) -> None:
+        self._closing = True
+        if self._pipe is not None:
+            self._pipe.close(code, reason)
+
+    # The peer's side
+
+    def on_message(self, data: bytes) -> None:
+        if self._closing:
+            return
+        envelope = decode_untrusted(data, self._room.settings.max_envelope_bytes)
+        if isinstance(envelope, Refusal):
+            self._refuse(envelope)
+            return
+        if not self._is_settled and envelope.protocol in (V0, V01):
+            self.protocol, self._is_settled = envelope.protocol, True
+        seat = self._room.seats.get(self.participant)
+        if seat is None:
+            return
+        who = seat.participant
+        refusal = self._room.receive(envelope, who, self.principal, lambda failed: self._settle(envelope, failed))
+        if refusal is not None:
+            self._refuse(refusal)
+
+    def on_binary(self) -> None:
+        self._refuse(Refusal("invalid_envelope", "an envelope comes in a text frame"))
+
+    def on_oversized(self, found: Oversized) -> None:
+        self.close(TOO_BIG, "the frame is too large")
+
+    def on_closed(self, code: int, reason: str) -> None:
+        self._closing = True
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+        self._room.leave(self, self.participant)
+
+    def _settle(self, envelope: Envelope, failed: Refusal | None) -> None:
+        if failed is not None:
+            self._refuse(failed)
+            return
+        for notice in self._room.notices(envelope, self.participant):
+            self._say(notice)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._say(gateway_messages.refusal(self._room.stamp(), self.participant, refusal))
+        if refusal.code not in _INVALID:
+            return
+        now = self._clock.now()
+        self._invalid.append(now)
+        while self._invalid[0] <= now - INVALID_S:
+            self._invalid.popleft()
+        if len(self._invalid) >= INVALID_MAX:
+            self.close(POLICY, f"{INVALID_MAX} messages within {INVALID_S:g} s were no envelopes")
+
+    # History
+
+    async def _catch_up(self) -> None:
+        """Everything after the place that was asked for, then what is delivered from this turn on."""
+        room, wishes = self._room, self._wishes
+        try:
+            after = max(0, room.delivered - wishes.history)
+            if wishes.after is not None:
+                place = room.maybe_place(wishes.after)
+                if place is None:
+                    self._say(
+                        gateway_messages.system_event(room.stamp(), {"event": "history_gap"}, to=self.participant)
+                    )
+                after = room.delivered if place is None else place
+            after = max(after, self._readable_after)
+            while not self._closing:
+                upto = room.delivered
+                if after >= upto:
+                    self._is_live = True  # nothing is awaited between the look and this
+                    return
+                records = await room.history.read(after, upto, HISTORY_BATCH)
+                if not records:  # they were forgotten meanwhile
+                    after = upto
+                    continue
+                after = records[-1].sequence
+                told = [(record.sequence, record.data) for record in records]
+                self._say(gateway_messages.history(room.stamp(), self.participant, told, more=after < upto))
+                await self._read_by_peer()
+        except StoreError as away:
+            log.error("room %s: history cannot be read: %s", room.topic, away)
+            self._say(gateway_messages.system_event(room.stamp(), {"event": "history_gap"}, to=self.participant))
+            self._is_live = True
+
+    async def _read_by_peer(self) -> None:
+        """A long history waits for its reader; live envelopes do not."""
+        while self._pipe is not None and self._pipe.unsent_bytes > QUEUED_BYTES_MAX // 8 and not self._closing:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # no event tells that a buffer is half empty
+
+    # Sending
+
+    def _say(self, envelope: Envelope) -> None:
+        self._send(encode_v0(envelope) if self.protocol == V0 else encode(envelope))
+
+    def _send(self, data: bytes) -> None:
+        pipe = self._pipe
+        if pipe is None or self._closing:
+            return
+        unsent, ends = pipe.unsent_bytes, self._ends
+        while ends and ends[0] <= self._sent - unsent:
+            ends.popleft()
+        self._sent += len(data)
+        ends.append(self._sent)
+        if len(ends) > QUEUED_MAX or unsent > QUEUED_BYTES_MAX or not pipe.send(data):
+            self.close(SLOW, "read more quickly; resume with ?after=")
+
+    def state(self) -> dict[str, Any]:
+        """MCPx 10.1."""
+        seat = self._room.seats.get(self.participant)
+        privilege = (seat.participant if seat is not None else self._who).privilege
+        return {"connectionId": self.id, "participantId": self.participant, "privilege": privilege.value}

@@ -1,0 +1,47 @@
+"""The history of one room: what was accepted, in its order, on disk.
+
+A record is the time of receipt, a line feed, and the envelope as participants received it. The sequence of a record is
+the envelope's place in the one order of the topic (X-1-3).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from interlock.store.ports import Record, Streams
+
+READ_MAX: Final = 1000  # records in one reading
+
+
+class Stored(msgspec.Struct, frozen=True):
+    sequence: int
+    received_at: float
+    data: bytes
+
+
+class History:
+    def __init__(self, streams: Streams, topic: str) -> None:
+        self._streams = streams
+        self._stream = f"rooms/{topic}"
+
+    async def append(self, accepted: Sequence[tuple[float, bytes]]) -> int:
+        """Returns the sequence of the last one. Raises StoreError; then none is kept."""
+        return await self._streams.append(self._stream, [b"%.3f\n%b" % one for one in accepted])
+
+    async def last(self) -> int:
+        return await self._streams.last(self._stream)
+
+    async def read(self, after: int, upto: int, limit: int = READ_MAX) -> list[Stored]:
+        """Oldest first."""
+        records = await self._streams.read(self._stream, after, min(limit, max(0, upto - after)))
+        return [_stored(record) for record in records if record.sequence <= upto]
+
+    async def trim(self, upto: int) -> None:
+        """Forgets records up to that sequence."""
+        await self._streams.trim(self._stream, upto)
+
+
+def _stored(record: Record) -> Stored:
+    at, _, data = record.data.partition(b"\n")
+    return Stored(record.sequence, float(at), data)

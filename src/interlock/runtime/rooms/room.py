@@ -1,0 +1,387 @@
+"""One room: who is in it, and the one way by which an envelope reaches them all.
+
+Theory of operation. An envelope is judged when it comes. What passes is queued, and one writer stores the queue as a
+batch and then delivers it: a sequence number is given by the store, and all connections hear the envelopes in that
+order. Presence and other events of the gateway pass through the same queue without being stored. A connection that
+asks for history is told it up to what has been delivered, and hears what is delivered from that turn of the loop on.
+"""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.protocol.rooms import enforcement, gateway_messages
+from interlock.protocol.rooms.envelope import V0, Envelope, decode_untrusted, encode
+from interlock.protocol.rooms.errors import Refusal
+from interlock.protocol.rooms.gateway_messages import Stamp
+from interlock.protocol.rooms.participants import Participant, Privilege
+from interlock.protocol.rooms.rates import RateWindow
+from interlock.protocol.rooms.settings import RoomSettings
+from interlock.protocol.rooms.v0 import as_said, encode_v0
+from interlock.runtime.base.background import BackgroundTasks
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.rooms.audit import RoomAudit
+from interlock.runtime.rooms.history import History
+from interlock.runtime.rooms.known_envelopes import KNOWN_MIN, KnownEnvelopes
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.rooms")
+
+REPLACED: Final = 4409
+REMOVED: Final = 4403
+REPLACEMENTS_MAX: Final = 5  # X-4.4.1-5, in REPLACEMENTS_S
+REPLACEMENTS_S: Final = 60.0
+NOTICE_EVERY_S: Final = 10.0  # X-5.3-2
+DELIVERIES_PER_TURN: Final = 256  # then others have their turn
+DAY_S: Final = 86_400
+
+
+class Delivery(msgspec.Struct):
+    """One envelope on its way to everyone, written once for each version that is spoken."""
+
+    envelope: Envelope
+    data: bytes
+    number: int  # in the order of acceptance, stored or not
+    sequence: int = 0  # 0: not kept in history
+    received_at: float = 0.0
+    is_stored: bool = False
+    settle: Callable[[Refusal | None], None] | None = None
+    _v0: bytes = b""
+
+    def text(self, protocol: str) -> bytes:
+        if protocol != V0:
+            return self.data
+        if not self._v0:
+            self._v0 = encode_v0(self.envelope)
+        return self._v0
+
+
+class Connected(Protocol):
+    """A connection, as the room sees it."""
+
+    id: str
+    since: int  # the number of the first delivery that is news to it
+
+    def deliver(self, delivery: Delivery) -> None: ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+class Seat(msgspec.Struct):
+    """A participant that is present, or was a moment ago."""
+
+    participant: Participant
+    principal: str
+    connections: list[Connected] = []
+    leaves: asyncio.TimerHandle | None = None
+    replaced: deque[float] = msgspec.field(default_factory=deque)
+    noticed: float = float("-inf")
+
+
+class Room:
+    def __init__(self, topic: str, settings: RoomSettings, history: History, audit: RoomAudit, clock: Clock) -> None:
+        self.topic = topic
+        self.settings = settings
+        self.history = history
+        self.seats: dict[str, Seat] = {}
+        self.delivered = 0  # the sequence up to which everyone has heard
+        self._oldest = 0
+        self._audit = audit
+        self._clock = clock
+        self._known = KnownEnvelopes(settings.history_max)
+        self._rates: dict[str, RateWindow] = {}
+        self._queue: list[Delivery] = []
+        self._numbered = 0
+        self._writer: asyncio.Task[None] | None = None
+        self._background = BackgroundTasks()
+        self._news = asyncio.Event()
+
+    def replan(self, settings: RoomSettings) -> None:
+        """From the next envelope on."""
+        self.settings = settings
+
+    async def open(self) -> None:
+        """Reads back which ids are taken. Raises StoreError."""
+        self.delivered = last = await self.history.last()
+        first = await self.history.read(0, last, 1)
+        self._oldest = first[0].sequence - 1 if first else last
+        after = max(self._oldest, last - max(self.settings.history_max, KNOWN_MIN))
+        while after < last:
+            records = await self.history.read(after, last)
+            if not records:
+                break
+            for record in records:
+                envelope = decode_untrusted(record.data, len(record.data))
+                if isinstance(envelope, Envelope):
+                    self._known.add(envelope, envelope.sender or "", record.sequence)
+            after = records[-1].sequence
+
+    async def close(self) -> None:
+        for seat in self.seats.values():
+            if seat.leaves is not None:
+                seat.leaves.cancel()
+        if self._writer is not None:
+            await asyncio.gather(self._writer, return_exceptions=True)
+        await self._background.close()
+
+    # Who is here
+
+    def present(self, but: str | None = None) -> list[Participant]:
+        return [seat.participant for id, seat in self.seats.items() if id != but]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.seats) >= self.settings.max_participants
+
+    def is_unsteady(self, participant: str) -> bool:
+        """Whether it has replaced its own connections too often of late: two programs may share one credential."""
+        seat = self.seats.get(participant)
+        if seat is None or len(seat.connections) < self.settings.connections_per_participant:
+            return False
+        now = self._clock.now()
+        while seat.replaced and seat.replaced[0] <= now - REPLACEMENTS_S:
+            seat.replaced.popleft()
+        return len(seat.replaced) >= REPLACEMENTS_MAX
+
+    def join(self, connection: Connected, who: Participant, principal: str, source: str) -> Envelope:
+        """Takes in a connection; returns the welcome, which must be the first that it hears."""
+        seat = self.seats.get(who.id)
+        connection.since = self._numbered + 1
+        if seat is None:
+            seat = self.seats[who.id] = Seat(who, principal, [connection])
+            self._announce(gateway_messages.presence(self.stamp(), "join", who), but=connection)
+        else:
+            if seat.leaves is not None:
+                seat.leaves.cancel()
+                seat.leaves = None
+            seat.participant, seat.principal = who, principal
+            seat.connections.append(connection)
+            while len(seat.connections) > self.settings.connections_per_participant:
+                seat.replaced.append(self._clock.now())
+                seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
+        self._audit.add("join", self.topic, principal, "ok", participant=who.id, source=source)
+        keeps = self.settings.history_visibility != "none"
+        return gateway_messages.welcome(self.stamp(), self.topic, who, self.present(who.id), keeps_history=keeps)
+
+    def leave(self, connection: Connected, participant: str) -> None:
+        seat = self.seats.get(participant)
+        if seat is None or connection not in seat.connections:
+            return  # it was replaced
+        seat.connections.remove(connection)
+        if not seat.connections:
+            # A link that flaps costs every model in the room the tokens of two messages (X-4.4.1-3).
+            loop = asyncio.get_running_loop()
+            seat.leaves = loop.call_later(self.settings.presence_grace_s, self._say_leave, participant)
+
+    def _say_leave(self, participant: str) -> None:
+        seat = self.seats.pop(participant, None)
+        if seat is not None:
+            self._audit.add("leave", self.topic, seat.principal, "ok", participant=participant)
+            self._announce(gateway_messages.presence(self.stamp(), "leave", seat.participant))
+
+    def set_privilege(self, participant: str, privilege: Privilege, by: str) -> Privilege | None:
+        """Returns the old one; None where no such participant is present. Holds from the next envelope on."""
+        seat = self.seats.get(participant)
+        if seat is None:
+            return None
+        old = seat.participant.privilege
+        seat.participant = msgspec.structs.replace(seat.participant, privilege=privilege)
+        if old is not privilege:
+            self._announce(gateway_messages.privilege_changed(self.stamp(), seat.participant, old, by))
+        return old
+
+    def disconnect(self, participant: str, code: int, reason: str) -> int:
+        """Returns how many connections were closed."""
+        seat = self.seats.get(participant)
+        open_ones = [] if seat is None else list(seat.connections)
+        for connection in open_ones:
+            connection.close(code, reason)
+        return len(open_ones)
+
+    # What they send
+
+    def receive(
+        self,
+        envelope: Envelope,
+        who: Participant,
+        principal: str,
+        settle: Callable[[Refusal | None], None],
+        *,
+        needs_protocol: bool = True,
+    ) -> Refusal | None:
+        """Judges an envelope and queues it. `settle` hears when it was stored and delivered, or could not be."""
+        refusal = enforcement.protocol_refusal(envelope, is_needed=needs_protocol)
+        if refusal is None:
+            if envelope.protocol == V0:
+                envelope = as_said(envelope)
+            refusal = self._refusal(envelope, who)
+        if refusal is not None:
+            self._note_refused(envelope, who, principal, refusal)
+            return refusal
+        now = self._clock.wall()
+        envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339(now))
+        self._known.add(envelope, who.id)
+        if envelope.kind != enforcement.CHAT:
+            self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)
+        self._enqueue(envelope, settle=settle, is_stored=True, received_at=now)
+        return None
+
+    def _refusal(self, envelope: Envelope, who: Participant) -> Refusal | None:
+        """In the order of X-5.3-1, so that each bad envelope has one predictable error."""
+        asked = self._known.maybe_asked(envelope.correlation_id, who.id)
+        return (
+            enforcement.kind_refusal(envelope, self.settings)
+            or enforcement.sender_refusal(envelope, who.id)
+            or enforcement.privilege_refusal(envelope, who.id, who.privilege, self.settings, asked)
+            or self._rate_refusal(envelope, who, is_answer=asked is not None and who.id in asked.to)
+            or enforcement.payload_refusal(envelope)
+            or self._known.duplicate(envelope, who.id)
+        )
+
+    def _rate_refusal(self, envelope: Envelope, who: Participant, *, is_answer: bool) -> Refusal | None:
+        """X-N-4: what a full participant was asked for does not count."""
+        if is_answer and who.privilege is Privilege.FULL:
+            return None
+        window = self._rates.setdefault(who.id, RateWindow())
+        what = {enforcement.PROPOSAL: ("proposals", "envelopes"), enforcement.CHAT: ("chat", "envelopes")}
+        counted: Any = what.get(envelope.kind, ("envelopes",))
+        return window.refused(counted, self.settings.per_min, self._clock.now(), envelope.id)
+
+    def rate(self, participant: str) -> RateWindow:
+        return self._rates.get(participant) or RateWindow()
+
+    def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: Refusal) -> None:
+        if refusal.code == "rate_limited":
+            return  # a flood is not written down line by line
+        self._audit.add("refuse", self.topic, principal, refusal.code, envelope, participant=who.id)
+        seat = self.seats.get(who.id)
+        if refusal.code != "privilege_violation" or not self.settings.violation_notice or seat is None:
+            return
+        if self._clock.now() - seat.noticed >= NOTICE_EVERY_S:
+            seat.noticed = self._clock.now()
+            event = {"event": "privilege_violation", "participant": who.id, "envelope": envelope.id}
+            self._announce(gateway_messages.system_event(self.stamp(), {**event, "kind": envelope.kind}))
+
+    def notices(self, envelope: Envelope, to: str) -> Iterable[Envelope]:
+        """What the sender of a published envelope should know at once instead of waiting (X-4-8, X-3.1-5)."""
+        named = envelope.to or ()
+        absent = [id for id in named if id not in self.seats]
+        if absent:
+            payload = {"event": "recipient_absent", "absent": absent}
+            yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
+        if envelope.kind == enforcement.MCP and self.settings.restricted_replies == "deny":
+            mute = [id for id in named if id in self.seats and not self._may_answer(id)]
+            if mute:
+                payload = {"event": "recipient_cannot_answer", "participants": mute}
+                yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
+
+    def _may_answer(self, participant: str) -> bool:
+        return self.seats[participant].participant.privilege is Privilege.FULL
+
+    # The one way out
+
+    def stamp(self) -> Stamp:
+        return Stamp(str(uuid.uuid4()), rfc3339(self._clock.wall()))
+
+    def announce(self, payload: dict[str, Any], *, answers: str | None = None) -> None:
+        """An event of the gateway, to everyone."""
+        self._announce(gateway_messages.system_event(self.stamp(), payload, answers=answers))
+
+    def _announce(self, envelope: Envelope, but: Connected | None = None) -> None:
+        if but is not None:
+            but.since = self._numbered + 2  # the newcomer is not told of itself
+        self._enqueue(envelope)
+
+    def _enqueue(self, envelope: Envelope, **more: Any) -> None:
+        self._numbered += 1
+        self._queue.append(Delivery(envelope, encode(envelope), self._numbered, **more))
+        if self._writer is None or self._writer.done():
+            self._writer = self._background.begin(self._write(), f"room {self.topic}")
+
+    async def _write(self) -> None:
+        while self._queue:
+            batch, self._queue = self._queue, []
+            kept = [one for one in batch if one.is_stored]
+            if kept:
+                try:
+                    last = await self.history.append([(one.received_at, one.data) for one in kept])
+                except StoreError as away:
+                    log.error("room %s: envelopes cannot be stored: %s", self.topic, away)
+                    self._give_up(kept)
+                    batch = [one for one in batch if not one.is_stored]
+                else:
+                    for sequence, one in enumerate(kept, last - len(kept) + 1):
+                        one.sequence = sequence
+            told = 0
+            for one in batch:
+                told += self._deliver(one)
+                if told > DELIVERIES_PER_TURN:
+                    told = 0
+                    await asyncio.sleep(0)
+            self._news.set()
+            self._news = asyncio.Event()
+            await self._trim()
+
+    def _give_up(self, kept: list[Delivery]) -> None:
+        """Nothing that is not on disk is delivered."""
+        for one in kept:
+            self._known.forget(one.envelope.id)
+            if one.settle is not None:
+                said = "the room cannot store envelopes at the moment; send it again"
+                one.settle(Refusal("unavailable", said, id=one.envelope.id))
+
+    def _deliver(self, one: Delivery) -> int:
+        if one.sequence:
+            self.delivered = one.sequence
+            self._known.place(one.envelope.id, one.sequence)
+        told = 0
+        for seat in self.seats.values():
+            for connection in seat.connections:
+                connection.deliver(one)
+                told += 1
+        if one.settle is not None:
+            one.settle(None)
+        return told
+
+    async def _trim(self) -> None:
+        """Forgets what is beyond the number that is kept, a tenth of it at a time."""
+        excess = self.delivered - self._oldest - self.settings.history_max
+        if excess > max(self.settings.history_max // 10, 1):
+            self._oldest = self.delivered - self.settings.history_max
+            try:
+                await self.history.trim(self._oldest)
+            except StoreError as away:
+                log.warning("room %s: old envelopes could not be removed: %s", self.topic, away)
+
+    async def forget_old(self) -> None:
+        """Envelopes older than `history_days`. Raises StoreError."""
+        before = self._clock.wall() - self.settings.history_days * DAY_S
+        while True:
+            records = await self.history.read(self._oldest, self.delivered)
+            old = [record.sequence for record in records if record.received_at < before]
+            if not old:
+                return
+            await self.history.trim(old[-1])
+            self._oldest = old[-1]
+
+    # History
+
+    async def wait_beyond(self, sequence: int, wait_s: float) -> None:
+        """Until an envelope after that one was delivered, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self.delivered <= sequence:
+                    await self._news.wait()
+
+    def maybe_place(self, reference: str) -> int | None:
+        """The sequence that a client names: by number, or by an envelope's id."""
+        if reference.isascii() and reference.isdigit() and len(reference) <= 15:
+            number = int(reference)
+            return number if number <= self.delivered else None
+        return self._known.maybe_sequence(reference)

@@ -1,0 +1,222 @@
+"""The rooms of a node: which there are, who may come into each, and what admins granted.
+
+Rooms are declared in the configuration or created by an operator; both keep their history while it is empty. A
+grant belongs to a principal in one room and outlives its connections (X-10.3-1).
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import Plan, room_settings
+from interlock.protocol.rooms.participants import (
+    Privilege,
+    Settled,
+    is_participant_id,
+    is_topic,
+    matches_any,
+    settled_privilege,
+)
+from interlock.protocol.rooms.settings import RoomSettings
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.rooms.audit import RoomAudit
+from interlock.runtime.rooms.history import History
+from interlock.runtime.rooms.room import REMOVED, Room
+from interlock.store.ports import Store, StoreError
+
+log = logging.getLogger("interlock.rooms")
+
+CREATED: Final = "rooms"  # bucket: topic -> when and by whom
+JOINS: Final = "room-joins"  # bucket: topic, line feed, participant -> what had been said when it first came
+GRANTS: Final = "room-grants"  # bucket: topic, line feed, participant -> Grant
+SHUTDOWN: Final = 1001
+CREDENTIAL_ENDED: Final = 4401
+
+Stands = Callable[[str], bool]
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    privilege: Privilege
+    by: str
+    at: float
+    until: float | None = None
+
+
+class Created(msgspec.Struct, frozen=True, kw_only=True):
+    by: str
+    at: float
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a participant's privilege."""
+
+    participant: str
+    old: Privilege
+    new: Privilege
+    at: float
+
+
+class Rooms:
+    def __init__(self, plan: Plan, store: Store, recorder: Recorder, clock: Clock) -> None:
+        self._plan = plan
+        self._store = store
+        self._clock = clock
+        self.audit = RoomAudit(recorder, clock)
+        self.by_topic: dict[str, Room] = {}
+        self._created: dict[str, Created] = {}
+        self._grants: dict[str, Grant] = {}
+        self._joins: dict[str, int] = {}
+        self._stops = False
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        now = self._clock.wall()
+        for entry in await self._store.kv.entries(GRANTS, now):
+            self._grants[entry.key] = msgspec.json.decode(entry.value, type=Grant)
+        for entry in await self._store.kv.entries(CREATED, now):
+            self._created[entry.key] = msgspec.json.decode(entry.value, type=Created)
+        for entry in await self._store.kv.entries(JOINS, now):
+            self._joins[entry.key] = int(entry.value)
+        for topic in self._topics(self._plan):
+            await self._begin(topic)
+        for topic, room in self.by_topic.items():
+            if room.settings.mode == "open":
+                log.warning("room %s is open: everyone who may join is full there", topic)
+
+    async def close(self) -> None:
+        self._stops = True
+        for room in self.by_topic.values():
+            for participant in list(room.seats):
+                room.disconnect(participant, SHUTDOWN, "the node stops")
+            await room.close()
+
+    async def replan(self, plan: Plan) -> None:
+        """Other settings hold from the next envelope on; a room that is declared no more is closed and kept on disk."""
+        self._plan = plan
+        wanted = self._topics(plan)
+        for topic in [one for one in self.by_topic if one not in wanted]:
+            room = self.by_topic.pop(topic)
+            for participant in list(room.seats):
+                room.disconnect(participant, REMOVED, "this room is no more")
+            await room.close()
+        for topic, room in self.by_topic.items():
+            room.replan(self._settings(topic))
+        for topic in wanted:
+            if topic not in self.by_topic:
+                await self._begin(topic)
+
+    def _topics(self, plan: Plan) -> list[str]:
+        return [*dict.fromkeys([*(entry.topic for entry in plan.room), *self._created])]
+
+    def _settings(self, topic: str) -> RoomSettings:
+        written = next((entry.written for entry in self._plan.room if entry.topic == topic), {})
+        return room_settings(self._plan.rooms, written)
+
+    async def _begin(self, topic: str) -> Room:
+        history = History(self._store.streams, topic)
+        room = Room(topic, self._settings(topic), history, self.audit, self._clock)
+        await room.open()
+        self.by_topic[topic] = room
+        return room
+
+    # Which there are
+
+    def is_declared(self, topic: str) -> bool:
+        return any(entry.topic == topic for entry in self._plan.room)
+
+    async def create(self, topic: str, by: str) -> Room | None:
+        """None where there is one of that name. Raises StoreError."""
+        if topic in self.by_topic:
+            return None
+        created = Created(by=by, at=self._clock.wall())
+        await self._store.kv.put(CREATED, topic, msgspec.json.encode(created), created.at)
+        self._created[topic] = created
+        self.audit.add("create", topic, by, "ok")
+        return await self._begin(topic)
+
+    async def maybe_room(self, topic: str, principal: str) -> Room | None:
+        """The room of that topic; it is made where `auto_create` says so."""
+        room = self.by_topic.get(topic)
+        if room is None and self._plan.rooms.auto_create and is_topic(topic) and not self._stops:
+            try:
+                return await self.create(topic, principal) or self.by_topic.get(topic)
+            except StoreError as away:
+                log.error("room %s cannot be made: %s", topic, away)
+        return room
+
+    # Who may come in
+
+    def may_join(self, room: Room, principal: str) -> bool:
+        """A client. Those with a token for the room may anyway."""
+        settings = room.settings
+        if settings.mode in ("open", "observe") and not settings.members and not settings.full:
+            return True
+        return matches_any(principal, (*settings.members, *settings.full))
+
+    def settle(self, room: Room, participant: str, principal: str, of_token: Privilege | None) -> Settled:
+        known = matches_any(principal, room.settings.full)
+        granted = self._maybe_grant(room.topic, participant)
+        return settled_privilege(room.settings.mode, granted=granted, of_token=of_token, is_known_full=known)
+
+    async def first_joined(self, room: Room, participant: str) -> int:
+        """The sequence after which a participant may read. Raises StoreError."""
+        if room.settings.history_visibility != "since_join":
+            return 0 if room.settings.history_visibility == "all" else room.delivered
+        key = f"{room.topic}\n{participant}"
+        if key not in self._joins:
+            self._joins[key] = room.delivered
+            await self._store.kv.put(JOINS, key, b"%d" % room.delivered, self._clock.wall())
+        return self._joins[key]
+
+    def _maybe_grant(self, topic: str, participant: str) -> Privilege | None:
+        grant = self._grants.get(f"{topic}\n{participant}")
+        if grant is None or (grant.until is not None and self._clock.wall() >= grant.until):
+            return None
+        return grant.privilege
+
+    # What admins do
+
+    def rooms_of(self, participant: str) -> list[Room]:
+        return [room for room in self.by_topic.values() if participant in room.seats]
+
+    async def change_privilege(
+        self, room: Room, participant: str, privilege: Privilege, by: str, *, lasts: bool = True, reason: str = ""
+    ) -> Change | None:
+        """None where no such participant is present. Without `lasts` only for as long as it is. Raises StoreError."""
+        seat = room.seats.get(participant)
+        if seat is None:
+            return None
+        now = self._clock.wall()
+        if lasts:
+            grant = Grant(privilege=privilege, by=by, at=now)
+            key = f"{room.topic}\n{participant}"
+            await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), now)
+            self._grants[key] = grant
+        old = room.set_privilege(participant, privilege, by) or seat.participant.privilege
+        event = "promote" if privilege is Privilege.FULL else "demote"
+        self.audit.add(event, room.topic, by, "ok", participant=participant, reason=reason or None)
+        return Change(participant=participant, old=old, new=privilege, at=now)
+
+    def disconnect(self, room: Room, participant: str, by: str) -> int | None:
+        """How many connections were closed; None where no such participant is present."""
+        if participant not in room.seats:
+            return None
+        closed = room.disconnect(participant, REMOVED, "an admin removed you from the room")
+        self.audit.add("disconnect", room.topic, by, "ok", participant=participant)
+        return closed
+
+    def dismiss(self, stands: Stands) -> None:
+        """Ends the connections whose credential counts no more."""
+        for room in self.by_topic.values():
+            for participant, seat in list(room.seats.items()):
+                if not stands(seat.principal):
+                    room.disconnect(participant, CREDENTIAL_ENDED, "your credential counts no more")
+
+
+def participant_of(principal: str) -> str | None:
+    """The id of a client in a room: its principal's name (X-N-3). None where that cannot be one."""
+    name = "".join(one if one.isascii() and (one.isalnum() or one in "._:-") else "-" for one in principal)
+    return name if is_participant_id(name) else None

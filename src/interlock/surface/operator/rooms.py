@@ -1,0 +1,91 @@
+"""Rooms at the operator endpoint (MCPx 10.3)."""
+
+from interlock.operator_api.requests import ChangePrivilege, CreateRoom
+from interlock.operator_api.rooms import Demoted, Disconnected, Promoted, Room, RoomConnections, Rooms
+from interlock.runtime.base.operator_errors import Refused
+from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
+from interlock.surface.operator.error_cases import BAD_TOPIC, NOT_FOUND, ROOM_EXISTS, SELF_PROMOTION, TOPIC_REQUIRED
+from interlock.surface.operator.parameters import TextParameter
+from interlock.surface.operator.requests import RejectedRequest
+
+
+async def list_rooms(exchange: OperatorExchange[None]) -> Rooms:
+    return exchange.operations.rooms.list_all()
+
+
+async def create_room(exchange: OperatorExchange[CreateRoom]) -> Room:
+    return await exchange.operations.rooms.create(exchange.body.topic, exchange.principal)
+
+
+async def list_connections(exchange: OperatorExchange[None]) -> RoomConnections:
+    return exchange.operations.rooms.connections(exchange.path("topic"))
+
+
+async def promote(exchange: OperatorExchange[ChangePrivilege]) -> Promoted:
+    topic, body = TOPIC.read(exchange.request), exchange.body
+    try:
+        return await exchange.operations.rooms.promote(exchange.path("id"), topic, exchange.principal, body.reason)
+    except Refused as refused:
+        if refused.error == SELF_PROMOTION.name:
+            raise RejectedRequest(SELF_PROMOTION.status, refused.error, refused.message) from None
+        raise
+
+
+async def demote(exchange: OperatorExchange[ChangePrivilege]) -> Demoted:
+    topic, body = TOPIC.read(exchange.request), exchange.body
+    return await exchange.operations.rooms.demote(exchange.path("id"), topic, exchange.principal, body.reason)
+
+
+async def disconnect(exchange: OperatorExchange[None]) -> Disconnected:
+    topic = TOPIC.read(exchange.request)
+    return exchange.operations.rooms.disconnect(exchange.path("id"), topic, exchange.principal)
+
+
+TOPIC = TextParameter(name="topic", description="Which room, where the participant is in several.")
+
+ENDPOINTS = (
+    Endpoint(method="GET", path="/admin/rooms", handler=list_rooms, summary="Every room."),
+    Endpoint(
+        method="POST",
+        path="/admin/rooms",
+        handler=create_room,
+        summary="Make a room. It keeps its history while it is empty.",
+        role="admin",
+        status=201,
+        errors=(BAD_TOPIC, ROOM_EXISTS),
+    ),
+    Endpoint(
+        method="GET",
+        path="/admin/rooms/{topic}/connections",
+        handler=list_connections,
+        summary="Who is connected to a room.",
+        errors=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/participants/{id}/promote",
+        handler=promote,
+        summary="Let a participant send MCP messages, from its next one on.",
+        role="admin",
+        query=(TOPIC,),
+        errors=(NOT_FOUND, TOPIC_REQUIRED, SELF_PROMOTION),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/participants/{id}/demote",
+        handler=demote,
+        summary="Let a participant only propose, from its next message on.",
+        role="admin",
+        query=(TOPIC,),
+        errors=(NOT_FOUND, TOPIC_REQUIRED),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/participants/{id}/disconnect",
+        handler=disconnect,
+        summary="Close a participant's connections.",
+        role="admin",
+        query=(TOPIC,),
+        errors=(NOT_FOUND, TOPIC_REQUIRED),
+    ),
+)

@@ -1,0 +1,559 @@
+"""The gateway of rooms, met by participants on bare WebSockets (MCPx 3 to 5, 10.3)."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.rooms.participant import CALL, Bare, token
+from websockets.exceptions import InvalidStatus
+
+ROOMS = """
+[rooms]
+presence_grace_s = 0.1
+per_min = { proposals = 10, chat = 60, envelopes = 2000 }
+
+[[room]]
+topic = "garden"
+
+[[room]]
+topic = "small"
+max_participants = 1
+
+[[room]]
+topic = "strict"
+mode = "restricted"
+restricted_chat = false
+v0_clients = "refuse"
+
+[[room]]
+topic = "answering"
+restricted_replies = "allow"
+violation_notice = true
+
+[[room]]
+topic = "open"
+mode = "open"
+
+[[room]]
+topic = "members"
+members = ["client:planner"]
+full = ["client:alice", "local"]
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with running_node(tmp_path_factory.mktemp("rooms"), {}, ROOMS) as started:
+        yield started
+
+
+@contextlib.asynccontextmanager
+async def joined(node: RunningNode, *who: tuple[str, str], topic: str = "garden", **query: str) -> AsyncIterator[Any]:
+    """Each participant of its own name, and past its welcome and the joins of those after it."""
+    async with contextlib.AsyncExitStack() as stack:
+        there = []
+        for name, privilege in who:
+            one = await Bare.join(node, topic, token(node, name, topic, privilege), **query)
+            stack.push_async_callback(one.leave)
+            there.append(one)
+            assert (await one.next())["payload"]["event"] == "welcome"
+            for earlier in there[:-1]:
+                await earlier.until(kind="presence", event="join")
+        yield there
+
+
+def names(*kinds: str) -> list[tuple[str, str]]:
+    """Participants that no other test knows: the rest of the name is the privilege."""
+    mark = uuid.uuid4().hex[:8]
+    return [(f"{kind}-{mark}-{number}", kind) for number, kind in enumerate(kinds)]
+
+
+def ask(node: RunningNode, path: str, bearer: str | None, method: str = "GET", body: Any = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    headers = {"content-type": "application/json"} | ({} if bearer is None else {"authorization": f"Bearer {bearer}"})
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    connection.close()
+    return answer.status, told
+
+
+@pytest.mark.req("X-4.4.1-1", "X-4.4.1-2", "X-4.4.1-3", "X-3.1-1", "X-4-6", "X-4-2")
+async def test_a_newcomer_is_welcomed_first_and_announced_to_the_others(node: RunningNode) -> None:
+    (agent, _), (human, _) = names("restricted", "full")
+    first = await Bare.join(node, "garden", token(node, agent))
+    welcome = await first.next()
+    assert (welcome["protocol"], welcome["kind"], welcome["from"], welcome["to"]) == (
+        *("mcpx/v0.1", "system", "system:gateway", [agent]),
+    )
+    assert uuid.UUID(welcome["id"]).version == 4
+    assert welcome["payload"]["event"] == "welcome"
+    assert welcome["payload"]["participant"] == {"id": agent, "privilege": "restricted"}
+    assert welcome["payload"]["protocol"] == "mcpx/v0.1"
+    assert welcome["payload"]["history"] == {"enabled": True, "limit": 100}
+    second = await Bare.join(node, "garden", token(node, human, privilege="full"))
+    there = {one["id"]: one for one in (await second.next())["payload"]["participants"]}
+    assert there[agent] == {"id": agent, "privilege": "restricted"} and human not in there
+    join = await first.until(kind="presence", event="join")
+    assert join["payload"] == {"event": "join", "participant": {"id": human, "privilege": "full"}}
+    await first.say("hello")
+    assert (await second.until(kind="chat"))["payload"] == {"text": "hello"}
+    joins = [one["payload"]["participant"]["id"] for one in second.heard if one["kind"] == "presence"]
+    assert human not in joins
+    second.socket.transport.abort()  # a crash is a leave too
+    while True:
+        left = (await first.until(kind="presence"))["payload"]
+        if left["participant"]["id"] == human:
+            break
+    assert left["event"] == "leave"
+    await first.leave()
+
+
+@pytest.mark.req("X-1-1", "X-2.2-1", "X-3.1-2", "X-3.1-3", "X-3.1-6", "X-4-5", "X-4.1.1-1", "X-4.1-1", "X-2.2-2")
+async def test_what_is_accepted_reaches_everyone_as_it_was_sent(node: RunningNode) -> None:
+    async with joined(node, *names("full", "restricted", "full")) as (a, b, c):
+        payload = '{"jsonrpc":"2.0","id":42,"method":"invented","params":{"b":1.0,"a":1e3,"n":12345678901234567890123}}'
+        head = f'"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","to":["nobody-here"],"kind":"mcp"'
+        await a.socket.send(f'{{{head},"payload":{payload}}}')
+        heard = [await one.until(kind="mcp") for one in (a, b, c)]
+        assert heard[0] == heard[1] == heard[2]
+        assert heard[0]["ts"].endswith("Z") and heard[0]["from"].startswith("full-")
+        absent = await a.until(event="recipient_absent")
+        assert absent["payload"]["absent"] == ["nobody-here"] and absent["correlation_id"] == heard[0]["id"]
+        for sender, kind in ((a, "mcp/proposal"), (b, "mcp/proposal")):
+            id = await sender.send(kind, {"method": "tools/call", "params": {"name": "x"}})
+            for one in (a, b, c):
+                assert (await one.until(id=id))["payload"] == {"method": "tools/call", "params": {"name": "x"}}
+
+
+@pytest.mark.req("X-3.1-4", "X-3.2-1", "X-3.2-2", "X-4.4.2-1", "X-4.4.2-2", "X-4.4.2-3", "X-4.4.2-4", "X-7.1-1")
+async def test_no_mcp_envelope_of_the_restricted_is_published(node: RunningNode) -> None:
+    async with joined(node, *names("restricted", "full")) as (agent, human):
+        for payload, answers in (
+            (CALL, 42),
+            ({**CALL, "id": "42"}, "42"),
+            ({"jsonrpc": "2.0", "method": "notifications/progress"}, None),
+            ({"jsonrpc": "2.0", "id": 7, "result": {}}, 7),
+        ):
+            id = await agent.send("mcp", payload, to=["x"], privilege="full")
+            refused = await agent.until(kind="mcp")
+            assert (refused["kind"], refused["from"], refused["correlation_id"]) == ("mcp", "system:gateway", id)
+            assert refused["payload"] == {
+                "jsonrpc": "2.0",
+                "id": answers,
+                "error": {
+                    "code": -32001,
+                    "message": "Privilege violation",
+                    "data": {
+                        "reason": "Restricted participants cannot send MCP messages directly",
+                        "suggestion": "Use kind: 'mcp/proposal' instead",
+                    },
+                },
+            }
+        said = await agent.say("still here")
+        await human.until(id=said)
+        assert not [one for one in human.heard if one["kind"] == "mcp"]
+    bearer = token(node, "reader", privilege="full")
+    _, told = ask(node, "/v0/topics/garden/history?limit=20", bearer)
+    assert id not in [one["envelope"]["id"] for one in told["history"]]
+
+
+@pytest.mark.req("X-4-6", "X-4-14", "X-3.2-5", "X-4-4")
+async def test_each_fault_has_one_named_answer_and_the_connection_lives(node: RunningNode) -> None:
+    async with joined(node, *names("full", "full")) as (a, b):
+        for envelope, wanted in (
+            ("[]", "invalid_envelope"),
+            ("{", "invalid_json"),
+            ({"protocol": "mew/v0.4"}, "unsupported_protocol"),
+            ({"kind": "mcp/request"}, "unknown_kind"),
+            ({"kind": "system", "payload": {"event": "welcome"}}, "reserved_kind"),
+            ({"kind": "presence"}, "reserved_kind"),
+            ({"from": "somebody"}, "from_mismatch"),
+            ({"payload": {}}, "invalid_chat"),
+            ({"kind": "mcp/proposal"}, "invalid_proposal"),
+        ):
+            whole = {"protocol": "mcpx/v0.1", "id": "bad-1", "kind": "chat", "payload": {"text": "x"}}
+            text = envelope if isinstance(envelope, str) else json.dumps(whole | envelope)
+            await a.socket.send(text)
+            refused = await a.until(event="error")
+            assert (refused["kind"], refused["from"]) == ("system", "system:gateway")
+            assert (refused["payload"]["event"], refused["payload"]["code"]) == ("error", wanted)
+            assert refused.get("correlation_id") == (None if isinstance(envelope, str) else "bad-1")
+            assert refused["payload"]["message"]
+        await a.socket.send(b"\x01\x02")
+        assert (await a.until(event="error"))["payload"]["code"] == "invalid_envelope"
+        first = await a.say("once", id="twice-" + uuid.uuid4().hex)
+        await a.until(id=first)
+        await a.say("once", id=first)
+        refused = await a.until(event="error")
+        assert (refused["payload"]["code"], refused["payload"]["details"]) == ("duplicate_id", {"identical": True})
+        await a.say("other", id=first)
+        assert (await a.until(event="error"))["payload"]["details"] == {"identical": False}
+        end = await a.say("end")
+        await b.until(id=end)
+        assert [one["id"] for one in b.heard if one["kind"] == "chat"] == [first, end]
+
+
+@pytest.mark.req("X-4-13")
+async def test_a_large_envelope_is_refused_and_a_huge_frame_ends_the_connection(node: RunningNode) -> None:
+    async with joined(node, *names("full")) as (a,):
+        await a.say("x" * 1_100_000)
+        refused = await a.until(event="error")
+        assert refused["payload"]["code"] == "envelope_too_large"
+        assert refused["payload"]["details"]["limit"] == 1024 * 1024
+        await a.say("x" * 5_000_000)
+        assert await a.closed() == 1009
+
+
+@pytest.mark.req("X-4-1")
+async def test_twenty_invalid_messages_in_a_minute_end_the_connection(node: RunningNode) -> None:
+    async with joined(node, *names("full")) as (a,):
+        for _ in range(20):
+            await a.socket.send("no")
+        assert await a.closed() == 1008
+
+
+@pytest.mark.req("X-1-3")
+async def test_all_hear_one_order_and_each_sender_keeps_its_own(node: RunningNode) -> None:
+    async with joined(node, *names("full", "full", "full")) as there:
+
+        async def send(one: Bare, mark: int) -> None:
+            for number in range(150):
+                await one.send("mcp", {"n": number, "of": mark})
+
+        async def hear(one: Bare) -> list[tuple[int, int]]:
+            return [((await one.until(kind="mcp"))["payload"]["of"], one.heard[-1]["payload"]["n"]) for _ in range(450)]
+
+        *_, a, b, c = await asyncio.gather(
+            *(send(one, mark) for mark, one in enumerate(there)), *(hear(one) for one in there)
+        )
+        assert a == b == c
+        for mark in range(3):
+            assert [n for of, n in a if of == mark] == list(range(150))
+    _, told = ask(node, "/v0/topics/garden/history?limit=450", token(node, "reader", privilege="full"))
+    stored = [(one["envelope"]["payload"]["of"], one["envelope"]["payload"]["n"]) for one in reversed(told["history"])]
+    assert stored == a
+
+
+@pytest.mark.req("X-5.2-1", "X-5.2-2", "X-5.1-1", "X-2.2-3", "X-5.2-4")
+async def test_who_may_not_come_in_is_told_so_before_the_upgrade(node: RunningNode) -> None:
+    good = token(node, "somebody")
+
+    async def refusal(path: str, bearer: str | None, **headers: str) -> tuple[int, str]:
+        from websockets.asyncio.client import connect
+
+        sent = headers | ({} if bearer is None else {"Authorization": f"Bearer {bearer}"})
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"ws://{node.host}:{node.port}{path}", additional_headers=sent)
+        answer = refused.value.response
+        if answer.status_code == 401:
+            assert answer.headers["www-authenticate"] == "Bearer"
+        return answer.status_code, json.loads(answer.body)["error"]
+
+    assert await refusal("/v0/ws?topic=garden", "ilr_wrong") == (401, "unauthorised")
+    assert await refusal("/v0/ws?topic=garden", good[:-1] + "x") == (401, "unauthorised")
+    assert await refusal("/v0/ws", good) == (400, "topic_required")
+    assert await refusal("/v0/ws?topic=small", good) == (403, "wrong_topic")
+    assert await refusal("/v0/ws?topic=garden", good, Origin="https://evil.example") == (403, "bad_origin")
+    there = token(node, "there", "nowhere")
+    assert await refusal("/v0/ws?topic=nowhere", there) == (404, "unknown_topic")
+    assert await refusal("/v0/ws?topic=garden&ticket=made-up", None) == (401, "unauthorised")
+    connected = await Bare.join(node, "garden", good)
+    await connected.next()
+    node.admin("/admin/tokens/somebody", "DELETE")
+    assert await connected.closed() == 4401
+    assert await refusal("/v0/ws?topic=garden", good) == (401, "unauthorised")
+
+
+@pytest.mark.req("X-5.1-5", "X-5.1-6", "X-9.2-1", "X-10.3-1", "X-10.3-2", "X-10.1-1")
+async def test_an_admin_promotes_demotes_and_removes_a_live_participant(node: RunningNode) -> None:
+    (agent_id, _), (human_id, _) = who = names("restricted", "full")
+    async with joined(node, *who) as (agent, human):
+        (shown,) = [
+            one
+            for one in node.admin("/admin/rooms/garden/connections")["connections"]
+            if one["participantId"] == agent_id
+        ]
+        assert {"connectionId", "participantId", "privilege", "connectedAt"} <= shown.keys()
+        assert (shown["privilege"], shown["source"], shown["topic"]) == ("restricted", "token", "garden")
+        done = node.admin(f"/admin/participants/{agent_id}/promote", "POST", {"reason": "good"})
+        assert done.keys() == {"participantId", "oldPrivilege", "newPrivilege", "promotedBy", "promotedAt"}
+        assert (done["oldPrivilege"], done["newPrivilege"]) == ("restricted", "full")
+        for one in (agent, human):
+            changed = (await one.until(event="privilege_changed"))["payload"]
+            assert changed["participant"] == {"id": agent_id, "privilege": "full"}
+            assert (changed["oldPrivilege"], changed["newPrivilege"], changed["by"]) == ("restricted", "full", "local")
+        call = await agent.send("mcp", CALL, to=[human_id])
+        assert (await human.until(kind="mcp"))["id"] == call
+        assert node.admin(f"/admin/participants/{agent_id}/promote", "POST", {})["oldPrivilege"] == "full"
+        done = node.admin(f"/admin/participants/{agent_id}/demote", "POST", {})
+        assert done.keys() == {"participantId", "oldPrivilege", "newPrivilege", "demotedBy", "demotedAt"}
+        await agent.send("mcp", CALL, to=[human_id])
+        assert (await agent.until(kind="mcp", **{"from": "system:gateway"}))["payload"]["error"]["code"] == -32001
+        assert node.admin("/admin/participants/unknown/promote", "POST", {})["error"] == "not_found"
+        done = node.admin(f"/admin/participants/{agent_id}/disconnect", "POST")
+        assert done["closedConnections"] == 1 and done.keys() == {"participantId", "closedConnections", "by", "at"}
+        assert await agent.closed() == 4403
+    # The demotion outlives the connection, and beats a token that says full.
+    again = await Bare.join(node, "garden", token(node, agent_id, privilege="full"))
+    assert (await again.next())["payload"]["participant"]["privilege"] == "restricted"
+    await again.leave()
+
+
+@pytest.mark.req("X-4.4.1-5")
+async def test_a_newer_connection_replaces_the_older_without_a_leave(node: RunningNode) -> None:
+    (name, _), (other, _) = names("restricted", "full")
+    bearer = token(node, name)
+    async with joined(node, (other, "full")) as (watching,):
+        one = await Bare.join(node, "garden", bearer)
+        await watching.until(kind="presence")
+        for _ in range(5):
+            newer = await Bare.join(node, "garden", bearer)
+            await newer.next()
+            assert await one.closed() == 4409
+            one = newer
+        with pytest.raises(InvalidStatus) as refused:
+            await Bare.join(node, "garden", bearer)
+        assert refused.value.response.status_code == 409
+        await asyncio.sleep(0.3)  # longer than a leave would wait
+        said = await one.say("still here")
+        await watching.until(id=said)
+        told = [heard["payload"] for heard in watching.heard if heard["kind"] == "presence"]
+        assert [each["event"] for each in told if each["participant"]["id"] == name] == ["join"]
+        await one.leave()
+
+
+@pytest.mark.req("X-4.4.1-6", "X-N-4", "X-5.2-7")
+async def test_history_is_wrapped_and_meets_live_traffic_without_gap_or_overlap(node: RunningNode) -> None:
+    async with joined(node, *names("full")) as (a,):
+        for number in range(30):
+            await a.send("mcp", {"n": number})
+        for _ in range(30):
+            await a.until(kind="mcp")
+        tenth = next(one["id"] for one in a.heard if one["payload"].get("n") == 10)
+
+        async def send_on() -> None:
+            for number in range(30, 130):
+                await a.send("mcp", {"n": number})
+
+        sending = asyncio.create_task(send_on())
+        back = await Bare.join(node, "garden", token(node, "back", privilege="full"), after=tenth)
+        assert (await back.next())["payload"]["event"] == "welcome"
+        seen: list[int] = []
+        while not seen or seen[-1] != 129:
+            said = await back.next()
+            if said["payload"].get("event") == "history":
+                assert said["kind"] == "system"
+                seen += [one["payload"]["n"] for one in said["payload"]["envelopes"]]
+            elif said["kind"] == "mcp":
+                seen.append(said["payload"]["n"])
+        await sending
+        assert seen == list(range(11, 130))
+        await back.leave()
+        lost = await Bare.join(node, "garden", token(node, "lost"), after="never-was")
+        await lost.next()
+        assert (await lost.next())["payload"]["event"] == "history_gap"
+        await lost.leave()
+    bearer = token(node, "poller")
+    status, told = ask(node, f"/v0/topics/garden/history?after={tenth}&limit=5", bearer)
+    assert status == 200 and [one["envelope"]["payload"]["n"] for one in told["history"]] == [11, 12, 13, 14, 15]
+    assert told["more"] is True and told["history"][0]["received_at"].endswith("Z")
+    status, told = ask(node, f"/v0/topics/garden/history?before={tenth}&limit=2", bearer)
+    assert [one["envelope"]["payload"]["n"] for one in told["history"]] == [9, 8]
+    assert ask(node, "/v0/topics/garden/history?limit=1001", bearer)[0] == 400
+    assert ask(node, "/v0/topics/garden/history", None)[0] == 403  # `local` is no member of it
+    assert ask(node, "/v0/topics/small/history", bearer) == (
+        403,
+        {"error": "wrong_topic", "message": "this token is for another room", "details": {}},
+    )
+
+
+@pytest.mark.req("X-5.2-8", "X-3.2-1", "X-5.2-7")
+async def test_over_http_the_same_is_enforced(node: RunningNode) -> None:
+    async with joined(node, *names("full")) as (a,):
+        bearer = token(node, "poster")
+        path = "/v0/topics/garden/messages"
+        id = uuid.uuid4().hex
+        status, told = ask(node, path, bearer, "POST", {"id": id, "kind": "chat", "payload": {"text": "posted"}})
+        assert (status, told["id"], told["status"]) == (202, id, "accepted")
+        assert (await a.until(kind="chat"))["from"] == "poster"
+        status, told = ask(node, path, bearer, "POST", {"id": "v", "kind": "mcp", "payload": CALL})
+        assert status == 403 and told["error"]["code"] == -32001 and told["id"] == 42
+        for envelope, wanted in (
+            ({"id": "v", "kind": "chat", "payload": {}}, (400, "invalid_chat")),
+            ({"id": id, "kind": "chat", "payload": {"text": "posted"}}, (409, "duplicate_id")),
+            ({"id": "v", "from": "me", "kind": "chat", "payload": {"text": ""}}, (403, "from_mismatch")),
+            ({"id": "v", "kind": "chat", "payload": {"text": "x" * 1_100_000}}, (413, "envelope_too_large")),
+        ):
+            status, told = ask(node, path, bearer, "POST", envelope)
+            assert (status, told["error"]) == wanted
+        status, told = ask(node, "/v0/topics/garden/rate-limit", bearer)
+        assert told.keys() == {"messages", "chatMessages", "proposals", "resetTime"} and told["chatMessages"] >= 1
+        status, told = ask(node, "/v0/topics", bearer)
+        assert told == {"topics": ["garden"]}
+        status, told = ask(node, "/v0/topics/garden/participants", bearer)
+        assert "full" in [one["privilege"] for one in told["participants"]]
+        assert ask(node, "/v0/nothing", bearer)[0] == 404
+
+
+@pytest.mark.req("X-5.2-3")
+async def test_a_browser_comes_in_by_a_ticket_once(node: RunningNode) -> None:
+    bearer = token(node, "page")
+    status, told = ask(node, "/v0/ws-ticket", bearer, "POST", {"topic": "garden"})
+    assert status == 200 and told["expires_in"] == 30
+    page = await Bare.join(node, "garden", None, ticket=told["ticket"])
+    assert (await page.next())["payload"]["participant"]["id"] == "page"
+    with pytest.raises(InvalidStatus):
+        await Bare.join(node, "garden", None, ticket=told["ticket"])
+    status, told = ask(node, "/v0/ws-ticket", bearer, "POST", {"topic": "garden"})
+    with pytest.raises(InvalidStatus):
+        await Bare.join(node, "small", None, ticket=told["ticket"])
+    assert ask(node, "/v0/ws-ticket", bearer, "POST", {"topic": "small"})[0] == 403
+    assert ask(node, "/v0/ws-ticket", bearer, "POST", [])[0] == 400
+    await page.leave()
+
+
+@pytest.mark.req("X-7.3-3")
+async def test_the_eleventh_proposal_in_a_minute_is_refused(node: RunningNode) -> None:
+    async with joined(node, *names("restricted", "full")) as (agent, human):
+        for _ in range(11):
+            await agent.send("mcp/proposal", {"method": "x"})
+        refused = await agent.until(event="error")
+        assert refused["payload"]["code"] == "rate_limited"
+        assert 0 < refused["payload"]["details"]["retry_after_ms"] <= 60_000
+        id = await human.send("mcp/proposal", {"method": "x"})
+        assert (await human.until(id=id))["kind"] == "mcp/proposal"
+        assert sum(one["kind"] == "mcp/proposal" for one in human.heard) == 11
+
+
+@pytest.mark.req("X-3.1-5", "X-5.3-2")
+async def test_a_room_may_let_the_restricted_answer_and_tell_of_violations(node: RunningNode) -> None:
+    who = names("restricted", "full")
+    agent_id = who[0][0]
+    async with joined(node, *who, topic="answering") as (agent, human):
+        asked = await human.send("mcp", CALL, to=[agent_id])
+        await agent.until(id=asked)
+        answer = await agent.send("mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=asked)
+        assert (await human.until(id=answer))["payload"]["result"] == {}
+        await agent.send("mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=asked)
+        notice = (await human.until(event="privilege_violation"))["payload"]
+        assert notice["participant"] == agent_id and notice["kind"] == "mcp" and "payload" not in notice
+    async with joined(node, *who) as (_, human):
+        asked = await human.send("mcp", CALL, to=[agent_id])
+        mute = await human.until(event="recipient_cannot_answer")
+        assert (mute["correlation_id"], mute["payload"]["participants"]) == (asked, [agent_id])
+
+
+@pytest.mark.req("X-6.1-1", "X-5.1-2", "X-N-3", "X-8-1", "X-3.1-8", "X-2.2-3")
+async def test_modes_members_and_limits_of_rooms(node: RunningNode) -> None:
+    async with joined(node, *names("full"), topic="strict") as (a,):
+        await a.say("quiet")
+        assert (await a.next())["payload"]["code"] == "kind_not_allowed"  # mode restricted: its token says full
+    async with joined(node, *names("full"), topic="small"):
+        with pytest.raises(InvalidStatus) as refused:
+            await Bare.join(node, "small", token(node, "second", "small"))
+        assert json.loads(refused.value.response.body)["error"] == "room_full"
+    made = {
+        name: node.admin("/admin/tokens", "POST", {"name": name, "for": "client"})["token"]
+        for name in ("planner", "alice", "mallory")
+    }
+    for topic, name, wanted in (
+        ("members", "planner", "restricted"),
+        ("members", "alice", "full"),
+        ("open", "mallory", "full"),
+    ):
+        one = await Bare.join(node, topic, made[name])
+        assert (await one.next())["payload"]["participant"] == {"id": f"client:{name}", "privilege": wanted}
+        await one.leave()
+    with pytest.raises(InvalidStatus) as refused:
+        await Bare.join(node, "members", made["mallory"])
+    assert refused.value.response.status_code == 403
+    here = await Bare.join(node, "members", None)
+    assert (await here.next())["payload"]["participant"] == {"id": "local", "privilege": "full"}
+    await here.leave()
+    for participant in ("system:x", "interlock"):
+        room = {"topic": "garden", "participant": participant}
+        assert node.admin("/admin/tokens", "POST", {"name": "x", "for": "room", "room": room})["error"] == "reserved_id"
+    room = {"topic": "garden", "participant": "x", "privilege": "admin"}
+    assert node.admin("/admin/tokens", "POST", {"name": "x", "for": "room", "room": room})["error"] == "invalid_body"
+
+
+@pytest.mark.req("X-6.3-2", "X-6.3-3", "X-6.3-4", "X-6.3-5", "X-6.3-6")
+async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
+    (old_id, _), (new_id, _) = names("restricted", "full")
+    old = await Bare.join(node, "garden", token(node, old_id), protocol="mcp-x/v0")
+    welcome = await old.next()
+    assert welcome["protocol"] == "mcp-x/v0"
+    payload = welcome["payload"]
+    assert (payload["event"], payload["type"]) == ("welcome", "welcome")
+    assert (payload["participant"]["id"], payload["participant_id"], payload["topic"]) == (old_id, old_id, "garden")
+    assert payload["history"] == []
+    async with joined(node, (new_id, "full")) as (new,):
+        said = {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "old words"}}
+        await old.send("mcp", said, protocol="mcp-x/v0")
+        heard = await new.until(kind="chat")
+        assert (heard["protocol"], heard["payload"]) == ("mcpx/v0.1", {"text": "old words"})
+        await new.say("new words")
+        heard = await old.until(**{"from": new_id})
+        assert (heard["protocol"], heard["kind"]) == ("mcp-x/v0", "mcp")
+        assert heard["payload"]["params"] == {"text": "new words"}
+        call = await new.send("mcp", CALL, to=[old_id])
+        assert (await old.until(id=call))["payload"] == CALL
+        await new.send("mcp/proposal", {"method": "x"})
+        assert (await old.until(event="proposal"))["payload"]["proposer"] == new_id
+        await old.send("mcp", CALL, protocol="mcp-x/v0")
+        assert (await old.until(**{"from": "system:gateway", "kind": "mcp"}))["payload"]["error"]["code"] == -32001
+    await old.leave()
+    with pytest.raises(InvalidStatus) as refused:
+        await Bare.join(node, "strict", token(node, "old", "strict"), protocol="mcp-x/v0")
+    assert refused.value.response.status_code == 426
+
+
+@pytest.mark.req("X-5.2-5")
+async def test_what_comes_with_the_handshake_is_judged_after_the_welcome(node: RunningNode) -> None:
+    early = {"protocol": "mcpx/v0.1", "id": "early", "kind": "mcp", "payload": CALL}
+    text = json.dumps(early).encode()
+    frame = bytes((0x81, 0x80 | 126)) + len(text).to_bytes(2, "big") + b"\0\0\0\0" + text
+    reader, writer = await asyncio.open_connection(node.host, node.port)
+    writer.write(
+        f"GET /v0/ws?topic=garden HTTP/1.1\r\nhost: {node.host}:{node.port}\r\nupgrade: websocket\r\n"
+        f"connection: upgrade\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
+        f"authorization: Bearer {token(node, 'hasty')}\r\n\r\n".encode()
+        + frame
+    )
+    heard = b""
+    async with asyncio.timeout(10):
+        while b"-32001" not in heard:
+            heard += await reader.read(65536)
+    assert 0 < heard.index(b'"welcome"') < heard.index(b"-32001")
+    writer.close()
+
+
+async def test_the_command_line_shows_rooms_and_changes_them(node: RunningNode) -> None:
+    assert node.cli("rooms", "create", "workshop").returncode == 0
+    again = node.cli("rooms", "create", "workshop")
+    assert again.returncode == 1 and "already" in again.stderr
+    listed = node.cli("rooms", "list").stdout
+    assert "garden" in listed and "workshop" in listed
+    made = node.cli(
+        *("access", "token", "--for", "room", "--topic", "workshop", "--participant", "planner", "--name", "planner")
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        planner = await Bare.join(node, "workshop", made.stdout.strip())
+        stack.push_async_callback(planner.leave)
+        await planner.next()
+        assert "planner" in node.cli("rooms", "show", "workshop").stdout
+        assert "full" in node.cli("room", "promote", "planner", "--reason", "trusted").stdout
+        assert (await planner.next())["payload"]["newPrivilege"] == "full"
+        assert node.cli("rooms", "demote", "planner", "--topic", "workshop", "--json").returncode == 0
+        assert node.cli("rooms", "disconnect", "planner").returncode == 0
+        assert await planner.closed() == 4403
+    missing = node.cli("rooms", "show", "gardn")
+    assert missing.returncode == 1 and "garden" in missing.stderr
+    assert node.cli("access", "token", "--for", "room", "--name", "x").returncode == 2

@@ -1,0 +1,133 @@
+"""What a room has accepted is on disk before anyone hears it: a killed node loses none (X-10.1-2, X-5.2-6)."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.rooms.participant import Bare, token
+from websockets.exceptions import ConnectionClosed
+
+ROOMS = """
+[rooms]
+per_min = { proposals = 10, chat = 60, envelopes = 1000000 }
+
+[[room]]
+topic = "garden"
+"""
+KILLS = 3  # 50 in the soak
+SENT = 200
+
+
+@pytest.mark.req("X-10.1-2", "X-4-4")
+async def test_killed_in_mid_fan_out_each_stored_envelope_arrives_once_by_sequence(tmp_path: Path) -> None:
+    last, heard_ever, secret = 0, {}, ""
+    for round in range(KILLS):
+        with running_node(tmp_path, {}, ROOMS) as node:
+            secret = secret or token(node, "reader", privilege="full")
+            sender = await Bare.join(node, "garden", token(node, f"sender-{round}", privilege="full"), echo="0")
+            reader = await Bare.join(node, "garden", secret, sequences="1", after=str(last))
+            sending = asyncio.create_task(_send(sender, round))
+            live: dict[str, int] = {}
+            with contextlib.suppress(ConnectionClosed, TimeoutError):
+                while len(live) < SENT // 2:
+                    said = await reader.next()
+                    payload = said["payload"]
+                    if payload.get("event") == "sequence":
+                        assert payload["sequence"] == last + 1
+                        last = payload["sequence"]
+                        live[said["correlation_id"]] = last
+                    elif payload.get("event") == "history":
+                        for envelope, sequence in zip(payload["envelopes"], payload["sequences"], strict=True):
+                            assert sequence == last + 1
+                            last = sequence
+                            heard_ever[envelope["id"]] = sequence
+            node.process.send_signal(signal.SIGKILL)
+            node.process.wait()
+            sending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
+                await sending
+            await sender.leave()
+            await reader.leave()
+            assert not live.keys() & heard_ever.keys()
+            heard_ever |= live
+    with running_node(tmp_path, {}, ROOMS) as node:
+        reader = await Bare.join(node, "garden", secret, after="0")
+        stored: dict[str, int] = {}
+        while len(stored) < len(heard_ever):
+            payload = (await reader.next())["payload"]
+            if payload.get("event") == "history":
+                stored |= {one["id"]: at for one, at in zip(payload["envelopes"], payload["sequences"], strict=True)}
+        assert stored.items() >= heard_ever.items()
+        again = await Bare.join(node, "garden", token(node, "again", privilege="full"))
+        await again.say("once more", id=next(iter(heard_ever)))
+        assert (await again.until(event="error"))["payload"]["code"] == "duplicate_id"
+        await reader.leave()
+        await again.leave()
+
+
+async def _send(sender: Bare, round: int) -> None:
+    for number in range(SENT):
+        await sender.send("mcp", {"round": round, "number": number})
+
+
+@pytest.mark.req("X-5.2-6")
+async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_missing(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        slow = _connect_without_reading(node, token(node, "slow"))
+        sender = await Bare.join(node, "garden", token(node, "sender", privilege="full"))
+        await sender.next()
+        for number in range(300):
+            await sender.send("mcp", {"number": number, "pad": "x" * 60_000})
+            await sender.until(kind="mcp")  # it goes on for those who read
+        connected = node.admin("/admin/rooms/garden/connections")["connections"]
+        assert [one["participantId"] for one in connected] == ["sender"]
+        slow.close()
+        back = await Bare.join(node, "garden", token(node, "slow"), after="0")
+        seen: list[int] = []
+        while len(seen) < 300:
+            payload = (await back.next())["payload"]
+            if payload.get("event") == "history":
+                seen += [one["payload"]["number"] for one in payload["envelopes"]]
+        assert seen == list(range(300))
+        await back.leave()
+        await sender.leave()
+
+
+def _connect_without_reading(node: RunningNode, bearer: str) -> socket.socket:
+    stuck = socket.create_connection((node.host, node.port))
+    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    stuck.sendall(
+        f"GET /v0/ws?topic=garden HTTP/1.1\r\nhost: {node.host}:{node.port}\r\nupgrade: websocket\r\n"
+        f"connection: upgrade\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
+        f"authorization: Bearer {bearer}\r\n\r\n".encode()
+    )
+    assert stuck.recv(12) == b"HTTP/1.1 101"
+    return stuck
+
+
+@pytest.mark.req("X-7.1-2")
+async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        one = await Bare.join(node, "garden", token(node, "agent"))
+        await one.next()
+        proposal = await one.send("mcp/proposal", {"method": "x"})
+        refused = await one.send("mcp", {"id": 1})
+        await one.until(kind="mcp")
+        node.admin("/admin/participants/agent/promote", "POST", {"reason": "trusted"})
+        await one.leave()
+        node.stop()
+        lines = [json.loads(line) for line in node.cli("audit", "export").stdout.splitlines()]
+        records = [line.get("record", line) for line in lines]
+        told = [
+            (each["method"], each["outcome"], each.get("envelope")) for each in records if each.get("via") == "rooms"
+        ]
+        assert ("rooms/join", "ok", None) in told
+        assert ("rooms/publish", "ok", proposal) in told
+        assert ("rooms/refuse", "privilege_violation", refused) in told
+        assert [each["reason"] for each in records if each["method"] == "rooms/promote"] == ["trusted"]
+        assert node.cli("audit", "verify").returncode == 0
