@@ -15,7 +15,8 @@ def read(folder: Path, text: str, env: dict[str, str] | None = None) -> Plan:
     return load(file, env or {}, {"data": str(folder / "data")}).plan
 
 
-@pytest.mark.req("AQL-3.3-3", "AQL-3.3-5", "AQL-4.7.5-2", "AQL-4.7.5-3", "AQL-C.mode-1", "AQL-C.token-7")
+@pytest.mark.req("AQL-3.3-3", "AQL-3.3-5", "AQL-C.mode-1", "AQL-C.token-7", "AQL-4.6.2-1", "AQL-C.map-3")
+@pytest.mark.req("AQL-4.7.5-2", "AQL-4.7.5-3", "AQL-4.7.5-4", "AQL-4.7.5-5", "AQL-4.7.5-6")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -27,6 +28,10 @@ def read(folder: Path, text: str, env: dict[str, str] | None = None) -> Plan:
         ("[aql]\nlimits = { request_bytes = 65535 }", "65536 to 10485760"),
         ("[aql]\nlimits = { request_bytes = 10485761 }", "65536 to 10485760"),
         ("[aql]\nlimits = { response_bytes = 1048575 }", "1048576 to 104857600"),
+        ("[aql]\nlimits = { response_bytes = 104857601 }", "1048576 to 104857600"),
+        ("[aql]\nlimits = { string_bytes = 10485761 }", "65536 to 10485760"),
+        ("[aql]\nlimits = { array_elements = 100001 }", "100 to 100000"),
+        ("[aql]\nlimits = { nesting_depth = 7 }", "8 to 64"),
         ("[aql]\nlimits = { string_bytes = 65535 }", "65536 to 10485760"),
         ("[aql]\nlimits = { array_elements = 99 }", "100 to 100000"),
         ("[aql]\nlimits = { nesting_depth = 65 }", "8 to 64"),
@@ -42,6 +47,10 @@ def read(folder: Path, text: str, env: dict[str, str] | None = None) -> Plan:
         ('[node]\nlisten = "0.0.0.0:7411"\n[auth]\nanonymous = "never"\n[aql]\nstrict_mode = false', "development"),
         ('[[tool]]\nmatch = "a.b"\naql = { name = "Bad-Name" }', "a-z"),
         ('[[tool]]\nmatch = "a.b"\naql = { category = "QUERY" }', "CREATE"),
+        (
+            '[[tool]]\nmatch = "a.b"\naql = { name = "one" }\n[[tool]]\nmatch = "c.d"\naql = { name = "one" }',
+            "two entries of [[tool]] give the operation name 'one'",
+        ),
         ('[[tool]]\nmatch = "a.b"\naql = { category = "UPDATE", read = "a__get" }', "'read' of aql is not available"),
         ("[aql]\nomit_empty = true", "omit_empty"),
         ('[mcp]\nsurface = "five"', "aql-single"),

@@ -223,6 +223,15 @@ def test_hostile_hints_take_linear_time(unit: str) -> None:
     assert large < 12 * small + 0.05
 
 
+def test_a_hint_of_characters_that_stand_for_many_is_refused_quickly() -> None:
+    text = "drop_table " + "\ufdfa" * (HINT_CHARS_MAX - 11)  # each stands for 18
+    begun = time.process_time()
+    fault = maybe_hint_fault(text, lambda name: False)
+    assert fault is not None and "written out" in fault
+    assert time.process_time() - begun < 0.15
+    assert maybe_hint_fault("\ufb01nding the \ufb01le in the \uff57iki", lambda name: False) is None
+
+
 @pytest.mark.parametrize("marks", ["\u0315\u0300", "\U0001d165\u302e", "\u0390\u0300"])
 def test_marks_out_of_order_take_linear_time(marks: str) -> None:
     """A name of an agent, or the address of a resource, may be as long as a request."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from typing import Any, cast
 
 from tests.protocol.aql_schemas import check_answer
@@ -78,6 +79,9 @@ class Lines:
         message = json.loads(data)
         if "method" not in message and not self._waiting[message["id"]].done():
             self._waiting[message["id"]].set_result(message)
+
+    def writelines(self, pieces: Iterable[bytes]) -> None:
+        self.write(b"".join(pieces))
 
     def is_closing(self) -> bool:
         return self.is_lost

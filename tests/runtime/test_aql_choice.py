@@ -60,7 +60,9 @@ async def test_an_access_rule_sets_the_surface_of_its_callers(tmp_path: Path) ->
 
 @pytest.mark.req("AQL-4.6.2-1", "AQL-4.6.2-3", "AQL-4.6.2-2")
 @still
-async def test_without_strict_mode_unknown_parameters_are_left_out_with_a_warning(tmp_path: Path) -> None:
+async def test_without_strict_mode_unknown_parameters_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     shown = []
     for strict in ("true", "false"):
         async with place(tmp_path / strict, f"{OPEN}[aql]\nstrict_mode = {strict}\n") as here:
@@ -76,6 +78,7 @@ async def test_without_strict_mode_unknown_parameters_are_left_out_with_a_warnin
                 assert [one["details"]["deprecated_item"] for one in said["warnings"]] == ["pullNumber", "bogus"]
                 assert sent(leaf) == [{"name": "run_job", "arguments": {"job": "j", "pullNumber": 3}}]
     assert shown[0] == shown[1]
+    assert "docs__run_job: strict_mode is off, left out or renamed: pullNumber, bogus" in caplog.text
 
 
 @pytest.mark.req("AQL-4.7.1-3")

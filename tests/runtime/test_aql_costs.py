@@ -52,3 +52,28 @@ def test_the_measured_table_keeps_the_published_bounds() -> None:
     assert max(counts) == 500 and counts[500][0] >= FLAT_MIN
     for _, semantic, single in counts.values():
         assert semantic <= SEMANTIC_MAX and single <= SINGLE_MAX
+
+
+@pytest.mark.req("AQL-A.2-1")
+@still
+async def test_ten_operations_cost_little_to_learn_of(tmp_path: Path) -> None:
+    item = {**TEXT, "description": "Which one."}
+    takes = [schema(("item",), item=item), schema(("item", "text"), item=item, text={**TEXT, "description": "What."})]
+    names = ("get_note", "list_notes", "search_notes", "create_note", "run_report")
+    names += ("get_user", "list_users", "send_message", "create_issue", "run_query")
+    tools = [
+        tool(name, description=f"Does {name}.", inputSchema=takes[number % 2]) for number, name in enumerate(names)
+    ]
+    async with place(tmp_path) as here:
+        await here.leaf(tools=tools)
+        client = here.modern("aql-single")
+        registered = tokens((await client.client.request("tools/list"))["result"]["tools"])
+        details = []
+        for name in names:
+            asked = {"operation": "introspect", "params": {"query": "operations", "name": f"docs__{name}"}}
+            details.append(tokens(await client.send("mcp_aql", asked)))
+        measured = json.loads((Path(__file__).parents[2] / "bench" / "tokens" / "counts.json").read_text())
+        listed = measured["table"]["10"]["aql-single"]
+        share = 4 * listed["listed"] / listed["listed_bytes"]  # of what four characters each would be
+        assert share * sum(details) / len(details) <= 150
+        assert share * (registered + sum(details)) <= 2600

@@ -78,7 +78,7 @@ def types(directive: Any) -> list[str]:
     return [one["type"] for one in directive.get("notifications", [])]
 
 
-@pytest.mark.req("AQL-8.6.2-4", "AQL-8.6.4-2", "AQL-8.6.2-1")
+@pytest.mark.req("AQL-8.6.2-4", "AQL-8.6.4-2", "AQL-8.6.2-1", "AQL-8.6.2-1")
 async def test_only_what_was_reported_passes_and_only_once(here: AgentsHere) -> None:
     agent = here.agent("client:a1")
     await agent.passes()  # outside the loop it is a client like any other
@@ -95,7 +95,7 @@ async def test_only_what_was_reported_passes_and_only_once(here: AgentsHere) -> 
     assert await agent.refusal() == "unreported_action"
 
 
-@pytest.mark.req("AQL-8.6.3-2", "AQL-8.6.2-1")
+@pytest.mark.req("AQL-8.6.3-2", "AQL-8.6.2-1", "AQL-8.6.2-1")
 async def test_a_call_without_a_report_is_recorded_and_told(here: AgentsHere) -> None:
     agent = here.agent("client:a2")
     started = await agent.start()

@@ -209,7 +209,7 @@ async def test_executions_belong_to_a_session_and_end_with_it(here: AgentsHere) 
     assert (failed["status"], failed["error"]["code"]) == ("failed", "INTERNAL_ERROR")
 
 
-@pytest.mark.req("AQL-8.6.3-1")
+@pytest.mark.req("AQL-8.6.3-1", "AQL-8.6.2-1")
 async def test_every_way_to_act_is_reported(here: AgentsHere) -> None:
     agent = here.agent("client:ways")
     (uri, *_) = [one["uri"] for one in (await here.ask("resources/list", {}, who=agent.client).result())["resources"]]

@@ -274,7 +274,7 @@ async def test_an_agent_confirms_nothing_with_what_it_knows(here: AgentsHere) ->
     assert again["continue"] is False and [one.id for one in here.waiting(agent.client)] != [late.id]
 
 
-@pytest.mark.req("AQL-8.8.3-4")
+@pytest.mark.req("AQL-8.8.3-4", "AQL-8.8.3-4")
 async def test_an_operator_unblocks_with_a_proof_and_is_named(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:op")
     deciding = here.node.calls.deciding
@@ -316,6 +316,9 @@ async def test_neither_time_nor_mode_lifts_a_block(here: AgentsHere) -> None:
     here.loop.replan(before)
     assert (await failed(agent.start())).code == "PERMISSION_DENIED"
     assert await agent.refusal() == "agent_blocked"
+    for is_graceful in (True, False):
+        here.loop.end_session(agent.caller, is_graceful=is_graceful)
+        assert (await failed(agent.start())).code == "PERMISSION_DENIED"
 
 
 @pytest.mark.req("AQL-8.8.2-1", "AQL-8.8.2-2", "AQL-8.8.4-3")
@@ -395,7 +398,7 @@ async def test_no_code_is_written_anywhere_and_a_restart_forgives_nothing(
             assert form.encode() not in written
 
 
-@pytest.mark.req("AQL-8.8.3-3", "AQL-8.7.1-2", "AQL-8.6.3-3")
+@pytest.mark.req("AQL-8.8.3-3", "AQL-8.7.1-2", "AQL-8.6.3-3", "AQL-8.8.3-4")
 async def test_a_challenge_is_answered_after_a_restart_while_it_lasts(tmp_path: Path) -> None:
     async with agents_here(tmp_path) as here:
         _, id = await blocked(here, "client:r1")

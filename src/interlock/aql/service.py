@@ -18,7 +18,7 @@ from interlock.aql.adapter import Adapter
 from interlock.aql.concurrency import Schedule
 from interlock.aql.context import Context
 from interlock.aql.operations import CONFIRMATION, NativeOperation
-from interlock.protocol.aql.endpoint_tools import discovery, input_schema
+from interlock.protocol.aql.endpoint_tools import discovery, input_schema, primary_categories
 from interlock.protocol.aql.envelope import Halted, Warn, batch, failed, success
 from interlock.protocol.aql.errors import (
     Code,
@@ -119,7 +119,7 @@ class Service:
         if any(one.category is Category.DELETE for one in operations):
             effect += " Use caution: removal cannot be undone."
         lines = [self._adapter.description or f"The operations of {self._adapter.name}."]
-        lines += [f"Supported operations: {names}{more}.", effect]
+        lines += [f"Supported operations: {names}{more}.", effect, *primary_categories(self._adapter.endpoints, tool)]
         if operations:
             shown = operation_details(operations[0], self._adapter.endpoints)["examples"][0]["request"]
             lines.append(f"Example: {msgspec.json.encode(shown).decode()}")

@@ -36,6 +36,7 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     _issuers_apart(settings, auth)
     _root_or_child(settings)
     _anchors_apart(settings)
+    _operation_names_apart(settings)
     _proof_asked_for(settings)
     _channels_can_be_reached(settings)
     _aql_profile_is_known(settings)
@@ -83,6 +84,19 @@ def _proof_asked_for(settings: Settings) -> None:
             "require_proof = 'never' lets every subserver offer tools that change things without proof of who it is",
             "leave it out, and name whom you trust in [[anchor]] or [[access]]",
         )
+
+
+def _operation_names_apart(settings: Settings) -> None:
+    """Two tools of one name would have none of it (AQL-C.map-3)."""
+    seen: set[str] = set()
+    for index, rule in enumerate(settings.tools):
+        name = rule.aql.name if rule.aql is not None else None
+        at = settings.written.get(("tool", str(index)))
+        if name is not None and name in seen and at is not None:
+            at.inside("aql").wrong(
+                f"two entries of [[tool]] give the operation name {quoted_word(name)}", "give each its own"
+            )
+        seen.update(() if name is None else (name,))
 
 
 def _anchors_apart(settings: Settings) -> None:

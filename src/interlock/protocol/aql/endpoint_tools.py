@@ -60,6 +60,15 @@ def discovery(endpoints: Endpoints) -> tuple[str, str]:
     return endpoints.tool_of_family(family), request
 
 
+def primary_categories(endpoints: Endpoints, tool: EndpointTool) -> list[str]:
+    """The line that a family has whose name is not that of its category (C.tool-2)."""
+    profile = endpoints.profile
+    if tool.family is None or profile.name == "crude":
+        return []
+    categories = [category.value for category in profile.categories(tool.family)]
+    return [f"Primary semantic categories: {', '.join(categories)}."] if categories else []
+
+
 def _description(tool: EndpointTool, endpoints: Endpoints, *, has_batch: bool) -> str:
     where, request = discovery(endpoints)
     profile = endpoints.profile
@@ -74,8 +83,7 @@ def _description(tool: EndpointTool, endpoints: Endpoints, *, has_batch: bool) -
         purpose = "; ".join(one.lower() if number else one for number, (one, _) in enumerate(said))
         lines.append(f"{purpose or 'Shows what there is'}, on the connected servers.")
         lines.append(f'Supported operations: those that introspect lists with endpoint "{tool.family}".')
-        if profile.name != "crude" and categories:
-            lines.append(f"Primary semantic categories: {', '.join(category.value for category in categories)}.")
+        lines += primary_categories(endpoints, tool)
         lines.append(" ".join(dict.fromkeys(effect for _, effect in said)) or "Changes nothing.")
     to = "" if tool.name == where else f" (send to {where})"
     lines.append(f"Find operations{to}: {request}")

@@ -42,8 +42,7 @@ _LEVEL_WORDS: Final = {level.word: level for level in Danger}
 FIELDS_PARAMETER: Final = Parameter(
     name="fields",
     type="string | array",
-    description="Which parts of the data: minimal, standard, full (default), or paths such as id or owner.login.",
-    items={"type": "string"},
+    description="minimal, standard, full, or paths such as id or owner.login.",
     of_gateway=True,
 )
 CONFIRMATION_PARAMETER: Final = Parameter(
@@ -165,7 +164,7 @@ def _description(facts: ToolFacts, found: Classification, *, may_confirm: bool) 
 
 
 def _returns(facts: ToolFacts) -> Returns:
-    said = "The tool's own result. Images, audio and resources are ContentReference items."
+    said = "The tool's result; what is no JSON: ContentReference."
     output = facts.output or {}
     kind = output.get("type")
     if kind == "array":

@@ -6,6 +6,7 @@ through the same guard, with the same argument bytes wherever names need no mapp
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
@@ -49,7 +50,8 @@ from interlock.runtime.dispatch.arrivals import ArrivingCall
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.safety.held_operations import HeldOperation
 
-_EMPTY: Final = Raw(b"{}")
+log = logging.getLogger("interlock.aql")
+
 _LOOP_OPERATIONS: Final = frozenset(one.name for one in DECLARATIONS)
 _LOOP_OFF: Final = "The safety loop is disabled here"
 
@@ -212,7 +214,12 @@ class AqlSurface:
                 meta = {**meta, PROGRESS_TOKEN: inner[PROGRESS_TOKEN]}
         if entry.native is not None:
             return self._begin_native(caller, client_id, params, meta, sink, entry, arguments, ack, deliver)
-        warnings = self.adapter.unsaid(caller, _warnings(arguments.ignored)) if arguments.ignored else ()
+        warnings: tuple[Warn, ...] = ()
+        if arguments.ignored:
+            log.warning(
+                "%s: strict_mode is off, left out or renamed: %s", entry.name, ", ".join(arguments.ignored)[:200]
+            )
+            warnings = self.adapter.unsaid(caller, _warnings(arguments.ignored))
         wrapped = OperationSink(
             sink, deliver, entry, selection, caller=caller, help=self._guidance, ack=ack, warnings=warnings
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from interlock.protocol.aql.answer_schemas import check_answer
@@ -78,6 +78,9 @@ class LiveClient:
         waits = self._waiting.pop(message.get("id"), None) if "method" not in message else None
         if waits is not None and not waits.done():
             waits.set_result(message)
+
+    def writelines(self, pieces: Iterable[bytes]) -> None:
+        self.write(b"".join(pieces))
 
     def is_closing(self) -> bool:
         return False
