@@ -159,6 +159,7 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
         budgets=budgets,
         gate=gate,
         deciding=gate,
+        arrivals=gate,
     )
     if kind != BUDGETED:
         return Way(dispatch, None)

@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 import pytest
-from tests.aql.library import Library
+from tests.aql.library import Document, Library
 
 from interlock.aql import Adapter, Category, DeclarationInvalid
 from interlock.aql.concurrency import CONCURRENCIES, Concurrency, Schedule
@@ -227,3 +227,36 @@ async def test_a_call_beyond_the_shown_number_waits() -> None:
     ]
     assert protocol["_protocol"]["max_concurrent_requests"] == 3
     assert protocol["_protocol"]["supports_etag"] is True
+
+
+@pytest.mark.req("AQL-8.5.1-3")
+@pytest.mark.parametrize(
+    ("method", "name", "category"),
+    [
+        ("POST", "create_item", "CREATE"),
+        ("POST", "add_item", "CREATE"),
+        ("GET", "get_item", "READ"),
+        ("get", "list_items", "READ"),
+        ("DELETE", "delete_item", "DELETE"),
+        ("POST", "execute_report", "EXECUTE"),
+        ("POST", "cancel_report", "EXECUTE"),
+        ("POST", "frobnicate", "EXECUTE"),
+    ],
+)
+def test_a_request_of_a_rest_api_has_the_category_of_its_method(method: str, name: str, category: str) -> None:
+    adapter = Adapter("rest")
+
+    @adapter.request(method, name=name, description="Does it.", reason="the API calls it so")
+    def handler(item_id: str) -> dict[str, str]:
+        return {"id": item_id}
+
+    assert adapter.operations[name].declaration.category.value == category
+    for changing in ("PUT", "PATCH"):
+
+        @adapter.request(changing, name=f"update_{changing.lower()}", description="Changes it.")
+        def change(item_id: str, input: Document) -> Document:
+            return input
+
+        assert adapter.operations[f"update_{changing.lower()}"].declaration.category.value == "UPDATE"
+    with pytest.raises(DeclarationInvalid, match="TRACE"):
+        adapter.request("TRACE", name="trace_item")(handler)

@@ -1,7 +1,9 @@
 """Aggregated tools as operations: names, categories, danger, parameters and the shape of updates."""
 
+import json
 import random
 import string
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +100,40 @@ def test_the_table_of_the_specification_and_its_neighbours() -> None:
     for name in ("send_message", "merge_pull_request", "run_query", "frobnicate", "list_tables"):
         assert classify(name, is_read_only=False).category is Category.EXECUTE
     assert classify("create_or_update_file", is_read_only=False).category is Category.UPDATE
+
+
+REAL: list[dict[str, Any]] = json.loads((Path(__file__).parent / "real_tools.json").read_text("utf-8"))
+
+
+def classified(one: dict[str, Any], **hints: Any) -> tuple[str, str]:
+    told = {**one["annotations"], **hints}
+    found = classify_tool(
+        facts(
+            one["tool"].partition(".")[2],
+            one["inputSchema"],
+            is_read_only=told.get("readOnlyHint") is True,
+            is_destructive=told.get("destructiveHint"),
+        )
+    ).classified
+    return found.category.value, found.rule
+
+
+@pytest.mark.req("AQL-C.map-7", "AQL-8.1-2")
+def test_real_tools_have_the_categories_that_a_person_gave_them() -> None:
+    """Definitions of servers for files, git, memory, time, GitHub, GitLab, Slack, the web and Redis."""
+    assert len(REAL) >= 120
+    assert [one["tool"] for one in REAL if classified(one) != (one["category"], one["rule"])] == []
+    for one in REAL:
+        silent = {"readOnlyHint": None, "destructiveHint": None}
+        assert classified(one, **silent)[0] != "READ"  # a name alone is no evidence
+        if one["annotations"].get("readOnlyHint") is not True:
+            assert one["category"] != "READ", one
+        if one["category"] == "CREATE":
+            assert classified(one, destructiveHint=True) == ("EXECUTE", "contradiction")
+        if one["rule"] == "fallback":
+            assert classified(one, readOnlyHint=True)[0] == "READ"
+    unannotated = {"tool": "sqlite.list_tables", "annotations": {}, "inputSchema": {"type": "object"}}
+    assert classified(unannotated) == ("EXECUTE", "fallback")
 
 
 @pytest.mark.req("AQL-C.map-8", "AQL-C.map-9", "AQL-8.3-2")

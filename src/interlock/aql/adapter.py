@@ -12,6 +12,7 @@ from interlock.aql.concurrency import CONCURRENCIES, Concurrency
 from interlock.aql.executions import Executions
 from interlock.aql.operations import CONFIRMATION, FIELDS, IF_MATCH, PRESETS, NativeOperation
 from interlock.aql.signature import DeclarationInvalid, Signature, read_signature
+from interlock.protocol.aql.classification import category_of_request
 from interlock.protocol.aql.execution import ExecutionStatus
 from interlock.protocol.aql.families import MODES, PREFIX, PROFILES, Endpoints, Mode, Profile
 from interlock.protocol.aql.limits import Limits
@@ -135,6 +136,20 @@ class Adapter:
         its own with the core state each counts as.
         """
         return self._declare(Category.EXECUTE, function, options)
+
+    def request(self, method: str, **options: Any) -> Callable[[_Function], _Function]:
+        """A handler that stands for a request of a REST API: GET reads, PUT and PATCH change, DELETE removes, POST adds
+        where its name says so and else runs something (8.5.1)."""
+
+        def declare(function: _Function) -> _Function:
+            name = str(options.get("name") or getattr(function, "__name__", ""))
+            category = category_of_request(method.upper(), name)
+            if category is None:
+                raise DeclarationInvalid(f"operation '{name}': GET, PUT, PATCH, DELETE or POST, not {method!r} (8.5.1)")
+            self.add(category, function, **options)
+            return function
+
+        return declare
 
     def run(self) -> None:
         """Serve MCP over standard input and output until it ends."""

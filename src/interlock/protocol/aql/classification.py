@@ -93,6 +93,22 @@ def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = No
     return Classified(by_verb, "verb")
 
 
+_BY_METHOD: Final = {
+    "GET": Category.READ,
+    "HEAD": Category.READ,
+    "PUT": Category.UPDATE,
+    "PATCH": Category.UPDATE,
+    "DELETE": Category.DELETE,
+}
+
+
+def category_of_request(method: str, name: str) -> Category | None:
+    """Of an operation that stands for an HTTP request (8.5.1). None: no such method. POST adds if its name says so."""
+    if method == "POST":
+        return Category.CREATE if leading_verbs(name)[0] in ADDING else Category.EXECUTE
+    return _BY_METHOD.get(method)
+
+
 def danger_by_name(local: str) -> Danger | None:
     name = snake(local).strip("_")
     if any(fnmatchcase(name, pattern) for pattern in _FORBIDDEN):
