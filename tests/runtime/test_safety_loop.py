@@ -314,15 +314,17 @@ async def test_what_follows_an_approved_failure_is_still_judged_by_its_real_name
 async def test_a_pause_is_cleared_by_a_person_and_grants_what_was_reported(here: AgentsHere) -> None:
     agent = here.agent("client:paused")
     await agent.start()
-    paused = await agent.directive("calling delete_user by way of plant.look")
+    said = await agent.report("calling delete_user by way of plant.look")
+    paused = said["autonomy"]
     assert (paused["continue"], "stopped" in paused, types(paused)) == (False, False, ["autonomy_pause"])
+    (approval,) = here.waiting(agent.client)
+    assert said["confirmation_id"] == approval.id and approval.id in paused["notifications"][0]["message"]
     assert paused["reason"].endswith(".") and paused["notifications"][0]["metadata"]["reason"] == paused["reason"]
     for hint in ("calling delete_user by way of plant.look", LOOK, "git push origin main"):
         again = await agent.directive(hint)
         assert again["continue"] is False and types(again) == ["autonomy_pause"]
         assert await agent.refusal() == "paused"
-    assert len(here.waiting(agent.client)) == 1
-    (approval,) = here.waiting(agent.client)
+    assert here.waiting(agent.client) == [approval]
     await agent.confirm(here.shown(approval.id))
     await agent.passes()
     assert await agent.refusal() == "unreported_action"

@@ -235,7 +235,11 @@ class SafetyLoop:
                 risk=directive.next_step_risk,
                 reason=directive.reason,
             )
-            return {**execution.answer(), "step": execution.steps, "autonomy": directive.shown()}  # AQL-8.6.4-1
+            answer = {**execution.answer(), "step": execution.steps, "autonomy": directive.shown()}  # AQL-8.6.4-1
+            pause = execution.pause
+            if pause is not None and pause.approval_id and not pause.is_verified_by_code:
+                answer["confirmation_id"] = pause.approval_id  # of what waits for a person
+            return answer
 
     async def complete(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
         return await self._finish(caller, params["element_name"], _S.COMPLETED, params.get("summary"))
