@@ -18,9 +18,8 @@ from interlock.protocol.jsonrpc.codec import decode_object, encode_result, maybe
 from interlock.protocol.mcp.eras import MODERN
 from interlock.protocol.mcp.methods import META_CAPABILITIES, TOOLS_CALL
 from interlock.runtime.aql.answers import STRUCTURED_SINCE, Answered
-from interlock.runtime.aql.native_calls import OwnCall
+from interlock.runtime.aql.native_calls import AskedCall, OwnCall
 from interlock.runtime.calls.call import Call
-from interlock.runtime.calls.caller import Caller, Sink
 
 if TYPE_CHECKING:
     from interlock.runtime.aql.surface import AqlSurface
@@ -61,31 +60,21 @@ class BatchCall(OwnCall):
     item_caller: Any = None
 
     @classmethod
-    def start(
-        cls,
-        surface: "AqlSurface",
-        caller: Caller,
-        client_id: bytes,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
-        asked: Batch,
-        tool: EndpointTool,
-    ) -> "BatchCall":
-        adapter = surface.adapter
+    def start(cls, surface: "AqlSurface", asked: AskedCall, batch: Batch, tool: EndpointTool) -> "BatchCall":
+        caller = asked.caller
         whole = cls(
             caller,
-            client_id,
+            asked.client_id,
             TOOLS_CALL,
-            params,
-            _unasked(meta),
-            sink,
-            adapter.clock.now(),
+            asked.params,
+            _unasked(asked.meta),
+            asked.sink,
+            surface.adapter.clock.now(),
             surface.dispatch,
             "mcp_aql batch",
             surface=surface,
             tool=tool,
-            items=asked.items,
+            items=batch.items,
             results=[],
             item_caller=caller if caller.asker is None else caller.unasking(),
         )
@@ -118,16 +107,8 @@ class BatchCall(OwnCall):
                 self._take(name, Answered(failure=_ASKS) if has_asked and answered.failure is not None else answered)
                 self.advance()
 
-        call = self.surface.begin(
-            self.item_caller,
-            self.client_id,
-            dict(self.params),
-            dict(self.meta),
-            _ItemSink(self),
-            request,
-            self.tool,
-            deliver,
-        )
+        asked = AskedCall(self.item_caller, self.client_id, dict(self.params), dict(self.meta), _ItemSink(self))
+        call = self.surface.begin(asked, request, self.tool, deliver)
         if place == self.place and not call.done:
             self.current = call
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from interlock.protocol.aql.errors import Failure, OperationFailed
@@ -15,6 +16,17 @@ from interlock.runtime.aql.answers import Answered, Deliver, unexpected
 from interlock.runtime.aql.native_operations import Answer, NativeOperation, OperationContext
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call, Outcome
+from interlock.runtime.calls.caller import Caller, Sink
+
+
+class AskedCall(msgspec.Struct, frozen=True):
+    """A tools/call of an endpoint as it came."""
+
+    caller: Caller
+    client_id: bytes
+    params: dict[str, Any]
+    meta: dict[str, Raw]
+    sink: Sink
 
 
 class OwnCall(Call):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock.protocol.aql.endpoint_tools import endpoint_tools
@@ -40,7 +41,7 @@ from interlock.runtime.aql.batch import BatchCall
 from interlock.runtime.aql.guidance import Guidance
 from interlock.runtime.aql.introspect import Introspection
 from interlock.runtime.aql.loop_operations import DECLARATIONS
-from interlock.runtime.aql.native_calls import NativeCalls, OwnCall
+from interlock.runtime.aql.native_calls import AskedCall, NativeCalls, OwnCall
 from interlock.runtime.aql.operation_index import Entry
 from interlock.runtime.aql.quotas import Quotas
 from interlock.runtime.calls.call import Call
@@ -128,92 +129,89 @@ class AqlSurface:
         aql = self.adapter.plan.aql
         if caller.aql is None:
             self.adapter.session_of(caller, meta)
-        asked = read_request(params.get("arguments"), aql.limits, has_batch=aql.batch)
-        if isinstance(asked, Batch):
-            return BatchCall.start(self, caller, client_id, params, meta, sink, asked, tool)
-        if isinstance(asked, Failure):
-            is_bare = asked.code == AqlCode.BATCH_VALIDATION_ERROR.value
-            return self._refuse(caller, client_id, params, meta, sink, asked, is_bare=is_bare)
+        asked = AskedCall(caller, client_id, params, meta, sink)
+        request = read_request(params.get("arguments"), aql.limits, has_batch=aql.batch)
+        if isinstance(request, Batch):
+            return BatchCall.start(self, asked, request, tool)
+        if isinstance(request, Failure):
+            is_bare = request.code == AqlCode.BATCH_VALIDATION_ERROR.value
+            return self._refuse(asked, request, is_bare=is_bare)
         deliver = Delivery(
             caller,
             client_id,
             sink,
             aql.limits.response_bytes,
-            request_id=asked.request_id,
-            is_bare=asked.operation == INTROSPECT,
-            started_ms=self._stopwatch() if aql.response_meta and asked.operation != INTROSPECT else None,
+            request_id=request.request_id,
+            is_bare=request.operation == INTROSPECT,
+            started_ms=self._stopwatch() if aql.response_meta and request.operation != INTROSPECT else None,
         )
-        return self.begin(caller, client_id, params, meta, sink, asked, tool, deliver)
+        return self.begin(asked, request, tool, deliver)
 
     def begin(
         self,
-        caller: Caller,
-        client_id: bytes,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
+        asked: AskedCall,
         request: Request,
         tool: EndpointTool,
         deliver: Deliver,
     ) -> Call:
         """One operation. What comes of it goes to `deliver`, at once or later."""
         try:
-            return self._begin(caller, client_id, params, meta, sink, request, tool, deliver)
+            return self._begin(asked, request, tool, deliver)
         except Exception:
             answered = Answered(failure=unexpected(f"a request for {request.operation!r}"))
-            return self._own(caller, client_id, params, meta, sink, answered, deliver)
+            return self._own(asked, answered, deliver)
 
     def _begin(
         self,
-        caller: Caller,
-        client_id: bytes,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
+        asked: AskedCall,
         request: Request,
         tool: EndpointTool,
         deliver: Deliver,
     ) -> Call:
+        caller, meta = asked.caller, asked.meta
         index = self.adapter.index(caller)
         entry = index.by_name.get(request.operation)
         if entry is None or request.operation == INTROSPECT:
             arrivals, now = self.dispatch.arrivals, self.adapter.clock.now()
-            later = ArrivingCall(caller, client_id, TOOLS_CALL, params, meta, sink, now, self.dispatch)
-            make = partial(self.begin, caller, client_id, params, meta, sink, request, tool, deliver)
+            later = ArrivingCall(
+                caller, asked.client_id, TOOLS_CALL, asked.params, asked.meta, asked.sink, now, self.dispatch
+            )
+            make = partial(self.begin, asked, request, tool, deliver)
             if arrivals.postpone(later, make):
                 return later
         if entry is None:  # AQL-8.5.2-1
             because = _LOOP_OFF if request.operation in _LOOP_OPERATIONS else ""
             unknown = unknown_operation(request.operation, index.near(request.operation), because=because)
-            return self._own(caller, client_id, params, meta, sink, Answered(failure=unknown), deliver)
+            return self._own(asked, Answered(failure=unknown), deliver)
         if tool.family is not None:
             wrong = self._misplaced(entry, tool)
             if wrong is not None:
-                return self._own(caller, client_id, params, meta, sink, Answered(failure=wrong), deliver)
+                return self._own(asked, Answered(failure=wrong), deliver)
         if isinstance(deliver, Delivery):
             deliver.serve(entry)
         if request.operation == INTROSPECT:
             if self.adapter.lifted.is_asking:
-                call = self._new(caller, client_id, params, meta, sink, INTROSPECT)
+                call = self._new(asked, INTROSPECT)
                 self._native.answer_later(call, self._introspect_settled(caller, request), deliver)
                 return call
             answered = self._introspect(caller, request)
-            return self._own(caller, client_id, params, meta, sink, answered, deliver, target=INTROSPECT)
+            return self._own(asked, answered, deliver, target=INTROSPECT)
         checked = self._check(caller, entry, request)
         if isinstance(checked, Failure):
             answered = Answered(failure=checked)
-            return self._own(caller, client_id, params, meta, sink, answered, deliver, target=entry.name)
+            return self._own(asked, answered, deliver, target=entry.name)
         arguments, selection = checked
         ack = self._acknowledgement(caller, entry, arguments, request)
         if isinstance(ack, Failure):
             answered = Answered(failure=ack)
-            return self._own(caller, client_id, params, meta, sink, answered, deliver, target=entry.name)
+            return self._own(asked, answered, deliver, target=entry.name)
         if PROGRESS_TOKEN not in meta and request.meta is not None:
             inner = decode_object(request.meta) or {}
             if PROGRESS_TOKEN in inner:
                 meta = {**meta, PROGRESS_TOKEN: inner[PROGRESS_TOKEN]}
+                asked = msgspec.structs.replace(asked, meta=meta)
         if entry.native is not None:
-            return self._begin_native(caller, client_id, params, meta, sink, entry, arguments, ack, deliver)
+            return self._begin_native(asked, entry, arguments, ack, deliver)
         warnings: tuple[Warn, ...] = ()
         if arguments.ignored:
             log.warning(
@@ -221,10 +219,10 @@ class AqlSurface:
             )
             warnings = self.adapter.unsaid(caller, _warnings(arguments.ignored))
         wrapped = OperationSink(
-            sink, deliver, entry, selection, caller=caller, help=self._guidance, ack=ack, warnings=warnings
+            asked.sink, deliver, entry, selection, caller=caller, help=self._guidance, ack=ack, warnings=warnings
         )
-        sent = {**params, "name": entry.tool_name, "arguments": _for_upstream(entry, arguments.text)}
-        return self.dispatch.call_tool(caller, client_id, sent, meta, wrapped, None, ack=ack)
+        sent = {**asked.params, "name": entry.tool_name, "arguments": _for_upstream(entry, arguments.text)}
+        return self.dispatch.call_tool(caller, asked.client_id, sent, meta, wrapped, None, ack=ack)
 
     async def _introspect_settled(self, caller: Caller, request: Request) -> Answered:
         """When the AQL servers below have said what they have: a first list shows operations, not their tools."""
@@ -303,11 +301,7 @@ class AqlSurface:
 
     def _begin_native(
         self,
-        caller: Caller,
-        client_id: bytes,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
+        asked: AskedCall,
         entry: Entry,
         arguments: Arguments,
         ack: Acknowledgement | PersonHold | None,
@@ -315,55 +309,47 @@ class AqlSurface:
     ) -> Call:
         if ack is not None and ack.acknowledge() is not None:
             answered = Answered(failure=ack.failure)
-            return self._own(caller, client_id, params, meta, sink, answered, deliver, target=entry.name)
+            return self._own(asked, answered, deliver, target=entry.name)
         has_secret = any(one.sensitive for one in entry.operation.parameters)
-        told = {"name": params.get("name"), "arguments": None if has_secret else arguments.text}
-        call = self._new(caller, client_id, told, meta, sink, entry.name)
+        told = {"name": asked.params.get("name"), "arguments": None if has_secret else arguments.text}
+        call = self._new(msgspec.structs.replace(asked, params=told), entry.name)
         native = entry.native
         if native is not None:
-            self._native.begin(call, native, arguments.text, self.adapter.session_of(caller), deliver)
+            self._native.begin(call, native, arguments.text, self.adapter.session_of(asked.caller), deliver)
         return call
 
     # Answers of our own
 
-    def _new(
-        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink, target: str
-    ) -> OwnCall:
+    def _new(self, asked: AskedCall, target: str) -> OwnCall:
         now = self.adapter.clock.now()
-        return OwnCall(caller, client_id, TOOLS_CALL, params, meta, sink, now, self.dispatch, target)
+        return OwnCall(
+            asked.caller, asked.client_id, TOOLS_CALL, asked.params, asked.meta, asked.sink, now, self.dispatch, target
+        )
 
     def _own(
         self,
-        caller: Caller,
-        client_id: bytes,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
+        asked: AskedCall,
         answered: Answered,
         deliver: Deliver,
         *,
         target: str = "",
     ) -> Call:
         """An answer that is known at once; recorded like any call."""
-        call = self._new(caller, client_id, params, meta, sink, target or "mcp_aql")
+        call = self._new(asked, target or "mcp_aql")
         call.end(answered.failure)
         deliver(answered)
         return call
 
     def _refuse(
         self,
-        caller: Caller,
-        client_id: bytes,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
+        asked: AskedCall,
         refused: Failure,
         *,
         is_bare: bool,
     ) -> Call:
         limit = self.adapter.plan.aql.limits.response_bytes
-        deliver = Delivery(caller, client_id, sink, limit, is_bare=is_bare)
-        return self._own(caller, client_id, params, meta, sink, Answered(failure=refused), deliver)
+        deliver = Delivery(asked.caller, asked.client_id, asked.sink, limit, is_bare=is_bare)
+        return self._own(asked, Answered(failure=refused), deliver)
 
     def _stopwatch(self) -> Any:
         clock, started = self.adapter.clock, self.adapter.clock.now()
