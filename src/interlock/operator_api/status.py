@@ -132,6 +132,9 @@ class Status(Struct, frozen=True, kw_only=True):
     gate: Annotated[GateCounts, Meta(description="What the gate holds.")]
     approvals: Annotated[ApprovalCounts, Meta(description="What waits for a decision.")]
     safety: Annotated[SafetyCounts, Meta(description="Agents inside the safety loop.")] = SafetyCounts()
+    loosened: Annotated[
+        tuple[str, ...], Meta(description="What the configuration loosens and no approver has signed for.")
+    ] = ()
     approvers: Annotated[
         tuple[Approver, ...], Meta(description="Whose signature may approve, or would if enrolled.")
     ] = ()

@@ -159,7 +159,7 @@ def classify(node: RunningNode, demand: Mapping[str, Any], tool_class: str, sign
 def signed_enrolment(node: RunningNode, id: str, signer: SigningKey = ADA) -> str:
     """A proof that one who is to be an approver may be one."""
     shown = node.admin(f"/approvals/{id}")
-    said = {"v": 1, "kind": "enrolment", "tool": shown["tool"], "digest": shown["digest"], "answer": None}
+    said = {"v": 1, "kind": shown["kind"], "tool": shown["tool"], "digest": shown["digest"], "answer": None}
     text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     asked = {"aggregator_id": shown["aggregator_id"], "confirmation_id": shown["id"]}
     return proof(asked | {"call_digest": hashlib.sha256(text.encode()).hexdigest()}, signer)

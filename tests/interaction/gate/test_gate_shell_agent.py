@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests import preloaded
 from tests.interaction import intervals
-from tests.interaction.gate.held import MALLORY, Client, Diary, anchor, proof, served, signed_enrolment
+from tests.interaction.gate.held import ADA, MALLORY, Client, Diary, anchor, proof, served, signed_enrolment
 from tests.interaction.gate.test_gate_passkeys import Making
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 from tests.interaction.test_login import Page, link
@@ -263,7 +263,45 @@ def test_the_person_still_decides_and_what_they_are_shown_the_agent_never_saw(pl
         assert text.encode() not in on_disk + heard.encode()
 
 
-# A node on which nobody may approve yet
+def test_what_the_agent_loosens_is_shown_until_an_approver_signs_and_no_code_goes_where_it_says(tmp_path: Path) -> None:
+    leak = tmp_path / "leak"
+    extra = anchor("ada", ADA, "*") + SAFETY
+    with running_node(tmp_path, {"plant": served(Diary(tmp_path / "diary.jsonl"))}, extra) as node:
+        node.wait_link("plant", {"state": "ready"})
+        token = json.loads(node.cli("access", "token", "--for", "client", "--name", "laptop", "--json").stdout)["token"]
+        _do(node, token, "execute_agent", element_name="coder")
+        _do(node, token, "record_execution_step", element_name="coder", nextActionHint="drop_table users")
+        assert node.admin("/admin/status")["loosened"] == []
+        changed = node.config.read_text().replace('mode = "gated"', 'mode = "open"')
+        channel = f'[approvals]\nchannels = ["cli", "command"]\ncommand = "tee -a {leak}"\n'
+        node.config.write_text(channel + changed)
+        wait_for(lambda: len(node.admin("/admin/status")["loosened"]) == 2)
+        assert node.admin("/admin/status")["loosened"] == [f"approvals.command = tee -a {leak}", 'gate.mode = "open"']
+        assert 'gate.mode = "open"' in node.cli("status").stdout
+
+        def told_code() -> bool:
+            node.admin("/admin/agents/challenge", "POST", {"principal": "client:laptop", "name": "coder"})
+            before = leak.read_text() if leak.exists() else ""
+            line = wait_for(lambda: (leak.read_text() if leak.exists() else "").removeprefix(before).strip())
+            return json.loads(line.splitlines()[-1]).get("code") is not None
+
+        assert not told_code()
+        (asked,) = wait_for(lambda: node.admin("/approvals?kind=configuration")["approvals"])
+        refused = node.admin(f"/approvals/{asked['id']}", "POST", {"decision": "approve"})
+        assert refused["error"] == "proof_required"
+        body = {"decision": "approve", "proof": signed_enrolment(node, asked["id"])}
+        assert node.admin(f"/approvals/{asked['id']}", "POST", body)["status"] == "done"
+        assert node.admin("/admin/status")["loosened"] == []
+        assert told_code()
+        node.config.write_text(changed.replace('mode = "open"', 'mode = "gated"'))  # stricter counts at once
+        wait_for(lambda: node.admin("/admin/config")["gate"]["mode"] == "gated")
+        node.config.write_text(changed)  # and to loosen it again is news again
+        wait_for(lambda: node.admin("/admin/status")["loosened"] == ['gate.mode = "open"'])
+        recorded = [one for one in node.admin("/admin/audit?limit=1000")["records"] if one["method"] == "config/loosen"]
+        assert [one["lines"] for one in recorded][-1] == ['gate.mode = "open"']
+
+
+# A node on which no one may approve yet
 
 
 def test_on_a_fresh_node_the_first_approver_takes_what_its_terminal_shows(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ class Kind(enum.Enum):
     PROPOSAL = "proposal"
     REQUEST = "request"
     ENROLMENT = "enrolment"
+    CONFIGURATION = "configuration"
 
 
 class Source(enum.Enum):

@@ -25,7 +25,11 @@ def maybe_change(params: bytes) -> tuple[bytes, bytes] | None:
     return (bytes(members["before"]), bytes(members["after"])) if members.keys() == {"before", "after"} else None
 
 
-ENROLMENT_EFFECT: Final = "the holder of this key may approve from now on; approve it only if you made it yourself"
+# What a yes does to the node itself, by the kind of approval.
+NODE_EFFECTS: Final = {
+    "enrolment": "the holder of this key may approve from now on; approve it only if you made it yourself",
+    "configuration": "you say that you changed this; it is in effect, and is no longer shown as unsigned",
+}
 # What a yes does to an agent, by the kind of approval.
 AGENT_EFFECTS: Final = {
     "start": "the agent starts; each step that it reports is still judged",

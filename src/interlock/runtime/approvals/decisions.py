@@ -70,6 +70,7 @@ class DecisionService:
         drivers: DriverDecisions | None = None,
         agents: Rulings | None = None,
         enrolments: EnrolmentRulings | None = None,
+        configuration: Rulings | None = None,
         code: Callable[[str], str | None] = lambda _: None,
         is_current: Callable[[Approval], bool] = lambda approval: True,
     ) -> None:
@@ -80,6 +81,7 @@ class DecisionService:
         self._drivers = drivers or DriverDecisions()
         self._agents = agents
         self._enrolments = enrolments
+        self._configuration = configuration
         self._code = code
         self._is_call_current = is_current
         self._inbox = inbox
@@ -191,6 +193,8 @@ class DecisionService:
             rulings: Rulings | None = self._agents
         elif decided.kind is Kind.ENROLMENT:
             rulings = self._enrolments
+        elif decided.kind is Kind.CONFIGURATION:
+            rulings = self._configuration
         elif decided.kind is not Kind.DEFINITION:
             return decided
         else:

@@ -41,7 +41,7 @@ AGENT_CHARS_MAX: Final = 100
 HELD_BYTES_IN_ALL_MAX: Final = 256 * 1024 * 1024  # of all principals: an issuer may let anybody make many of them
 LIVE_MAX: Final = 50_000  # of all principals and kinds together
 
-_WITHOUT_EXPIRY: Final = frozenset((Kind.DEFINITION, Kind.REQUEST, Kind.ENROLMENT))
+_WITHOUT_EXPIRY: Final = frozenset((Kind.DEFINITION, Kind.REQUEST, Kind.ENROLMENT, Kind.CONFIGURATION))
 _LOST: Final = "the node stopped before the end was known"
 _UNSENT: Final = "the caller left before anything was sent"
 

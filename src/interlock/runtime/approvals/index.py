@@ -25,7 +25,7 @@ Key = tuple[str, str]
 
 def key_of(approval: Approval) -> Key:
     """Two servers may define a tool alike, word for word; what is said of one of them holds for it alone."""
-    if approval.kind in (Kind.DEFINITION, Kind.ENROLMENT):
+    if approval.kind in (Kind.DEFINITION, Kind.ENROLMENT, Kind.CONFIGURATION):
         return definition_key(approval.tool, approval.digest)
     return approval.requested_by, approval.digest
 

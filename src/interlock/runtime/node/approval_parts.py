@@ -9,6 +9,7 @@ from interlock.config.plan import Plan
 from interlock.runtime.approvals.audit import ApprovalAudit
 from interlock.runtime.approvals.enrolments import Enrolments
 from interlock.runtime.approvals.expiry import Expiry
+from interlock.runtime.approvals.guard_changes import GuardChanges
 from interlock.runtime.approvals.inbox import Inbox, rules_of
 from interlock.runtime.approvals.notifier import Notifier, make_channels
 from interlock.runtime.approvals.revocation import KeyRevocation
@@ -31,6 +32,7 @@ class ApprovalParts(msgspec.Struct, frozen=True, kw_only=True):
     judge: ProofVerifier
     inbox: Inbox
     enrolments: Enrolments
+    guard_changes: GuardChanges
     grants: StandingGrants
     revocation: KeyRevocation
     ruled: AsyncFeed[str]  # the segment of a tool of which an operator said something new
@@ -49,6 +51,11 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
     grants = StandingGrants(kv, clock, judge, recorder, aggregator_id=stores.identity.aggregator_id)
     ruled = AsyncFeed[str]()
     codes = Codes(kv, clock)
+    guard_changes = GuardChanges(plan, kv, inbox, anchors, recorder, clock)
+
+    def maybe_sent_code(id: str) -> str | None:
+        return codes.maybe_shown(id) if guard_changes.may_send_codes else None
+
     channels = make_channels(plan.approvals, clock)
     return ApprovalParts(
         anchors=anchors,
@@ -57,11 +64,12 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
         judge=judge,
         inbox=inbox,
         enrolments=Enrolments(kv, inbox, anchors, recorder, clock),
+        guard_changes=guard_changes,
         grants=grants,
         revocation=KeyRevocation(inbox, grants, judge, recorder, clock),
         ruled=ruled,
         definitions=Definitions(kv, inbox, clock, ruled),
         expiry=Expiry(inbox),
-        notifier=Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=codes.maybe_shown),
+        notifier=Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=maybe_sent_code),
         codes=codes,
     )

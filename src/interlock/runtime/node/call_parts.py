@@ -115,6 +115,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         drivers=driver_decisions,
         agents=safety.loop,
         enrolments=approvals.enrolments,
+        configuration=approvals.guard_changes,
         code=approvals.codes.maybe_shown,
         is_current=is_current,
     )

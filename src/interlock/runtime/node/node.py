@@ -90,6 +90,7 @@ class Node:
             stores.refusals,
             approvals.inbox,
             approvals.enrolments,
+            approvals.guard_changes,
             approvals.grants,
             approvals.revocation,
             approvals.definitions,

@@ -68,6 +68,7 @@ def make_operations(
         anchors=approvals.anchors,
         inbox=approvals.inbox,
         approvers=approvals.enrolments.shown,
+        loosened=lambda: approvals.guard_changes.loosened,
         notifier=approvals.notifier,
         safety=calls.safety.loop,
         parents=fronts.parents.status,

@@ -61,12 +61,14 @@ class ReloadSteps:
         await self._links.servers.take(old, new)
         if (contracts := self._drivers.contracts.maybe) is not None:
             await contracts.retake()
+        await self._approvals.guard_changes.replan(new)
 
     async def _take_drivers(self, old: Plan, new: Plan) -> None:
         self._stores.current.replace(new)
         if (contracts := self._drivers.contracts.maybe) is not None:
             contracts.replan(new)
         await self._drivers.drivers.replan(new)
+        await self._approvals.guard_changes.replan(new)
 
     async def _take_rooms(self, old: Plan, new: Plan) -> None:
         self._stores.current.replace(new)
@@ -90,9 +92,11 @@ class ReloadSteps:
         if (contracts := self._drivers.contracts.maybe) is not None:
             contracts.replan(new)
             await contracts.restock_all()
+        await self._approvals.guard_changes.replan(new)
 
     async def _take_approvals(self, old: Plan, new: Plan) -> None:
         """For what is raised from now on; what waits keeps its time."""
+        await self._approvals.guard_changes.replan(new)
         self._stores.current.replace(new)
         self._approvals.inbox.replan(rules_of(new.approvals))
         await self._approvals.notifier.replan(make_channels(new.approvals, self._stores.clock))
@@ -107,6 +111,7 @@ class ReloadSteps:
         safety.loop.replan(new.safety)
         if is_on != (old.safety.mode != "disabled"):
             await self._take_tools(old, new)
+        await self._approvals.guard_changes.replan(new)
 
     async def _take_access(self, old: Plan, new: Plan) -> None:
         """Also for those who are here: clients are told that their lists changed, and who registered by an entry that

@@ -49,7 +49,8 @@ def make_safety_parts(
         names=CallableNames(namespace, operation, lifted),
         audit=SafetyAudit(stores.recorder, clock),
         has_channel=lambda name: (
-            approvals.notifier.shows_codes or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
+            (approvals.notifier.shows_codes and approvals.guard_changes.may_send_codes)
+            or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
         ),
         idle_s=IDLE_S,
     )

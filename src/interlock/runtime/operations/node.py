@@ -60,6 +60,7 @@ class NodeOperations:
         anchors: Anchors,
         inbox: Inbox,
         approvers: Callable[[], tuple[Approver, ...]],
+        loosened: Callable[[], tuple[str, ...]],
         notifier: Notifier,
         safety: SafetyLoop,
         parents: Callable[[], list[Parent]],
@@ -85,6 +86,7 @@ class NodeOperations:
         self._anchors = anchors
         self._inbox = inbox
         self._approvers = approvers
+        self._loosened = loosened
         self._notifier = notifier
         self._safety = safety
         self._parents = parents
@@ -137,6 +139,7 @@ class NodeOperations:
             gate=self._gate(),
             approvals=ApprovalCounts(waiting=self._inbox.waiting_count, channels=dict(self._notifier.trouble)),
             approvers=self._approvers(),
+            loosened=self._loosened(),
             safety=SafetyCounts(
                 mode=self._safety.plan.mode,
                 running=len(self._safety.executions.live()),

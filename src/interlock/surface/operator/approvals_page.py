@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
-from interlock.protocol.approvals.preview import AGENT_EFFECTS, ENROLMENT_EFFECT, shown_params
+from interlock.protocol.approvals.preview import AGENT_EFFECTS, NODE_EFFECTS, shown_params
 from interlock.protocol.jsontext.folded_preview import Shown
 from interlock.surface.console.frame import PAGES, console_page, page, text
 
@@ -102,13 +102,14 @@ def _title(one: Approval) -> str:
         return f"The agent {one.agent or one.tool} waits"
     titles = {
         "definition": f"What does {one.tool} do?",
+        "configuration": "Did you loosen the configuration?",
         "enrolment": f"May {one.tool.partition('.')[2]} approve from now on?",
     }
     return titles.get(one.kind, f"A call of {one.tool}")
 
 
 def _heading(one: Approval) -> str:
-    if one.kind in ("definition", "enrolment") or one.kind in AGENT_EFFECTS:
+    if one.kind == "definition" or one.kind in NODE_EFFECTS or one.kind in AGENT_EFFECTS:
         return text(_title(one))
     verb = "wants to call" if one.status in OPEN else "called" if one.status in _RAN else "wanted to call"
     return f"{text(one.requested_by)} {verb} <code>{text(one.tool)}</code>"
@@ -119,8 +120,8 @@ def _effect(one: Approval) -> str:
         return ""
     if one.kind in AGENT_EFFECTS:
         return f'<p class="effect">{text(f"If you agree, {AGENT_EFFECTS[one.kind]}.")}</p>'
-    if one.kind == "enrolment":
-        return f'<p class="effect grave">{text(f"If you agree, {ENROLMENT_EFFECT}.")}</p>'
+    if one.kind in NODE_EFFECTS:
+        return f'<p class="effect grave">{text(f"If you agree, {NODE_EFFECTS[one.kind]}.")}</p>'
     words = effect(one.capability, is_classified=CLASSIFIED in one.factors)
     is_grave = "cannot" in words and one.status in OPEN
     return f'<p class="effect{" grave" if is_grave else ""}">{text(words)}</p>'
@@ -131,7 +132,12 @@ def _error(error: str | None) -> str:
 
 
 def _what(one: Approval) -> str:
-    heads = {"call": "With these arguments", "definition": "The server says", "enrolment": "The new approver"}
+    heads = {
+        "call": "With these arguments",
+        "definition": "The server says",
+        "enrolment": "The new approver",
+        "configuration": "What was loosened",
+    }
     if one.source == "drivers":
         heads["definition"] = "As its files declare it"
     head = f"<h2>{heads.get(one.kind, 'With')}</h2>"

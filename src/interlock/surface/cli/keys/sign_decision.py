@@ -82,8 +82,11 @@ def sign(asked: Asked, *, key: str | None, passphrase_fd: int | None) -> Raw:
 
 
 def _digest(shown: ShownApproval, said: str | None) -> str:
-    if shown.kind == Kind.ENROLMENT.value and enrolment_digest(shown.params) != shown.digest:
-        raise _not_what_is_shown("approver")
+    if (
+        shown.kind in (Kind.ENROLMENT.value, Kind.CONFIGURATION.value)
+        and enrolment_digest(shown.params) != shown.digest
+    ):
+        raise _not_what_is_shown(shown.kind)
     if shown.kind == Kind.DEFINITION.value and shown_digest(shown.params) != shown.digest:
         raise _not_what_is_shown("definition")
     if shown.kind != Kind.CALL.value:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
-from interlock.protocol.approvals.preview import AGENT_EFFECTS, ENROLMENT_EFFECT, maybe_change, shown_params
+from interlock.protocol.approvals.preview import AGENT_EFFECTS, NODE_EFFECTS, maybe_change, shown_params
 from interlock.protocol.jsontext.display import plain
 from interlock.protocol.jsontext.folded_preview import Shown
 from interlock.surface.cli.render.columns import in_columns
@@ -97,8 +97,8 @@ def _happens(one: Approval) -> str:
         return "the tool is treated as you say, for as long as its definition stays the same; nothing is called"
     if one.kind in AGENT_EFFECTS:
         return AGENT_EFFECTS[one.kind]
-    if one.kind == "enrolment":
-        return ENROLMENT_EFFECT
+    if one.kind in NODE_EFFECTS:
+        return NODE_EFFECTS[one.kind]
     effect = {
         (False, False): "changes nothing",
         (False, True): "changes nothing",
@@ -144,8 +144,8 @@ def _content(one: Approval, width: int) -> list[Text]:
 
 
 def _head(one: Approval, is_change: bool) -> str:
-    if one.kind == "enrolment":
-        return "the new approver"
+    if one.kind in NODE_EFFECTS:
+        return "the new approver" if one.kind == "enrolment" else "what was loosened"
     if one.kind != "definition":
         return "arguments"
     if one.source == "drivers":

@@ -74,6 +74,9 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         tools = count(status.gate.without_approver, "tool")
         trouble = f"calls of {tools} wait for a person, and no one can approve them: interlock init makes a key"
         lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]
+    if status.loosened:
+        told = f"the configuration was loosened, and no approver signed for it: {'; '.join(status.loosened)}"
+        lines += [Text(line, style="red") for line in _wrapped_lines(one_line(told), width)]
     for approver in status.approvers:
         lines += [Text(line, style="yellow") for line in _wrapped_lines(_approver_text(approver), width) if line]
     if status.approvals.waiting:

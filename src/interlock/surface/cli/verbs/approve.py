@@ -200,6 +200,8 @@ def _outcome_text(one: "Approval") -> str:
         return f"approved, and it could not be done: {one_line(one.outcome or '')}"
     if one.kind == "enrolment":
         return f"done: {one_line(one.tool.partition('.')[2])} may approve from now on"
+    if one.kind == "configuration":
+        return "done: the change of the configuration is signed"
     if one.kind == "definition":
         return f"done: {one_line(one.tool)} is remembered"
     if one.source == "aql":
