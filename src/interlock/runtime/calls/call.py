@@ -319,8 +319,10 @@ class Call(msgspec.Struct, eq=False):
                 or (text.find(b"\\") >= 0 and text.find(ESCAPE_MARK) >= 0)
             )
             is_typed = text.find(b'"resultType"') >= 0
+            # Most results say only that they are no error; no string holds this member: its quotes would be escaped.
+            may_fail = text.count(b'"isError"') != text.count(b'"isError":false')
         else:
-            may_claim, is_typed = facts.may_claim, facts.is_typed
+            may_claim, is_typed, may_fail = facts.may_claim, facts.is_typed, facts.is_error
         if may_claim:
             text = self._without_claims(bytes(result))
             result = Raw(text)
@@ -335,17 +337,13 @@ class Call(msgspec.Struct, eq=False):
                 return
             result = Raw(brought)
         outcome = OK
-        if facts is not None:
-            if facts.is_error:
-                outcome = Outcome.TOOL_ERROR
-        # Most results say only that they are no error; no string holds this member: its quotes would be escaped.
-        elif text.count(b'"isError"') != text.count(b'"isError":false') and _is_error(result):
+        if may_fail and (facts is not None or _is_error(result)):
             outcome = Outcome.TOOL_ERROR
-        if outcome is not OK and self.dialogue is not None and era is not mine and mine is MODERN:
-            instead = self.handler.translate_failure(self, result)
-            if instead is not None:
-                self._end(instead[0], outcome, instead[1])
-                return
+            if self.dialogue is not None and era is not mine and mine is MODERN:
+                instead = self.handler.translate_failure(self, result)
+                if instead is not None:
+                    self._end(instead[0], outcome, instead[1])
+                    return
         if self.handler.timing is not None:
             result = Raw(self.handler.timing(self, bytes(result)))
         self._end(encode_result(self.client_id, result), outcome, 200)

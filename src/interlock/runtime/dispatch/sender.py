@@ -67,15 +67,14 @@ class Sender(Handler):
         self._waiting = BackgroundTasks()
 
     def go(self, call: Call, link: Link) -> Call:
-        own_links = link.own
-        if own_links is None and call.caller.asker is not None:
-            own_links = link.own_of_legacy
-        if own_links is not None:
-            own = own_links.ready(call.caller)
-            if own is None:
-                return self._go_over_own_link(call, link, own_links)
-            if own is not link:
-                link, call.after = own, self._tell_level(call, own)
+        if link.own is not None or call.caller.asker is not None:
+            own_links = link.own if link.own is not None else link.own_of_legacy
+            if own_links is not None:
+                own = own_links.ready(call.caller)
+                if own is None:
+                    return self._go_over_own_link(call, link, own_links)
+                if own is not link:
+                    link, call.after = own, self._tell_level(call, own)
         verdict = self.guard.admit(call, link)
         if isinstance(verdict, Admitted):
             if call.after is None:

@@ -54,6 +54,7 @@ class LineFront:
         self._only = only
         self._names = names
         self._max_bytes = max_bytes
+        self._unread_max = UNREAD_MAX * max_bytes
         self._lines = LineSplitter(max_bytes)
         self._session: Session | None = None
         self._caller: Caller | None = None  # modern
@@ -102,7 +103,7 @@ class LineFront:
             write_line(writer, message)
         else:
             writer.write(one_line(message) if b"\n" in message or b"\r" in message else message + b"\n")
-        if writer.get_write_buffer_size() - size > UNREAD_MAX * self._max_bytes:
+        if writer.get_write_buffer_size() - size > self._unread_max:
             log.warning("a client on stdio does not read what it is sent; ending its connection")
             writer.abort()
             self._is_lost = True
