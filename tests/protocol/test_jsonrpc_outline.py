@@ -52,6 +52,14 @@ def test_what_is_cut_out_between_strings_is_no_json(data: bytes) -> None:
     assert outline is None or decode_object(outline.text) is None
 
 
+def test_params_that_are_large_without_a_long_string_are_read_whole() -> None:
+    params = {"name": "echo", "arguments": {"n": list(range(200_000))}, "_meta": {"k": 1}}
+    request = decode_untrusted(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "m", "params": params}).encode())
+    assert isinstance(request, Request) and maybe_outline(request.text) is not None
+    read = decode_params_untrusted(request.params, request.text)
+    assert read is not None and json.loads(bytes(read["arguments"])) == params["arguments"]
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"a":"%b"}' % (b"x" * OUTLINE_BYTES_MAX), b"1" * 9 * OUTLINE_BYTES_MAX])
 def test_what_is_small_or_has_no_long_string_has_no_outline(data: bytes) -> None:
     assert maybe_outline(data) is None

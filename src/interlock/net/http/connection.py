@@ -210,6 +210,8 @@ class HttpConnection(asyncio.Protocol):
             self.fail(Failure(kind=FailureKind.MALFORMED, detail=f"the server's header is over {HEAD_BYTES_MAX} bytes"))
         elif self._streaming:
             self._pass_on(call, malformed)
+            if len(data) >= LARGE_READ_BYTES and self._call is call and not self._paused:
+                self._let_others()
         elif self._body.size > self._max_body_bytes:
             detail = f"the server's answer is over {self._max_body_bytes} bytes"
             self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=detail))

@@ -288,13 +288,8 @@ def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str,
     where it is large, which spares a second reading."""
     size = len(raw)
     if size > PARAMS_REST_BYTES_MAX:
-        outline = maybe_outline(message)
-        if outline is not None:
-            try:
-                params = _decode_whole(outline.text).params
-            except _UNREADABLE:
-                return None
-            members = {name: outline.whole(value) for name, value in params.items()}
+        members = _maybe_outlined_params(message)
+        if members is not None:
             return members if size - _bulk_size(members) <= PARAMS_REST_BYTES_MAX else None
         try:
             large = decode_deep(_decode_bulk, raw).size
@@ -303,6 +298,18 @@ def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str,
         if size - large > PARAMS_REST_BYTES_MAX:
             return None
     return decode_object(raw)
+
+
+def _maybe_outlined_params(message: bytes) -> dict[str, Raw] | None:
+    """None where the message has no outline, or its outline is no JSON: it was cut between strings."""
+    outline = maybe_outline(message)
+    if outline is None:
+        return None
+    try:
+        params = _decode_whole(outline.text).params
+    except _UNREADABLE:
+        return None
+    return {name: outline.whole(value) for name, value in params.items()}
 
 
 def decode_array(raw: Raw | bytes) -> list[Raw] | None:

@@ -38,10 +38,7 @@ def maybe_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
     one whose result it is, which spares a second reading."""
     outline = maybe_outline(message)
     if outline is not None:
-        outlined = decode_object(outline.text)
-        if outlined is None or "result" not in outlined:
-            return None
-        result = outlined["result"]
+        result = (decode_object(outline.text) or {}).get("result", result)
     members = decode_object(result)
     if members is None or _size(members) != len(result):
         return None

@@ -151,7 +151,12 @@ class OwnLinks:
         key = self._maybe_key(client)
         if key is None:
             return self._shared
-        opened = await self._kept(key, client).open()
+        try:
+            opened = await self._kept(key, client).open()
+        except RoomFull:
+            if not self._in_own_era:
+                raise
+            return self._shared  # in the other era, which serves all but questions in mid-call
         if self._in_own_era and isinstance(opened, ServerLink) and opened.is_connected:
             if opened.modern:  # it speaks one era only
                 self.asked = frozenset()
