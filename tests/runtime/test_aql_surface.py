@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.runtime.aql_place import AqlPlace, place, schema, sent, tool
+from tests.runtime.aql_place import OPEN, AqlPlace, place, schema, sent, tool
 from tests.runtime.still import still
 
 ERAS = ["modern", "legacy"]
@@ -483,3 +483,10 @@ async def test_tools_that_would_share_a_name_are_all_suffixed(tmp_path: Path) ->
         assert len(both) == 2 and all(name.startswith("a_b__x_x") and len(name) == len("a_b__x_x") + 8 for name in both)
         assert await call_all(here, both) == ["ok", "ok"]
         assert len(sent(second)) == 1
+    reserved = '[[tool]]\nmatch = "docs.list_x"\naql = { name = "execute_agent" }\n'
+    async with place(tmp_path / "reserved", OPEN + reserved) as here:
+        leaf = await here.leaf(tools=[tool("list_x", inputSchema=schema())])
+        listed = (await here.modern().introspect(query="operations"))["operations"]
+        (name,) = [one["name"] for one in listed if one["name"].startswith("execute_agent")]
+        assert await call_all(here, ["execute_agent", name]) == ["NOT_FOUND_OPERATION", "ok"]
+        assert len(sent(leaf)) == 1

@@ -265,6 +265,7 @@ async def test_an_agent_confirms_nothing_with_what_it_knows(here: AgentsHere) ->
     assert (await failed(agent.confirm(token))).code == "TOKEN_ALREADY_USED"
     records = [one for one in await here.audited("agents/confirm") if one["who"] == agent.client]
     assert [one["outcome"] for one in records] == ["failed"] * 5 + ["approved", "failed"]
+    assert {one["approval"] for one in records[:3]} == {approval.id}
     await agent.directive("git push origin main")
     (late,) = here.waiting(agent.client)
     token = here.shown(late.id)

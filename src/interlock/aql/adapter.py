@@ -240,7 +240,7 @@ class Adapter:
 
     def _check(self, operation: Operation, category: Category, reason: str | None, *, own: bool) -> None:
         problem = check_operation(operation)
-        if problem is None and operation.name in self.operations:  # AQL-6.2-1
+        if operation.name in self.operations:  # AQL-6.2-1
             problem = f"operation '{operation.name}': there is one of this name already (6.2)"
         if problem is None and category is Category.UPDATE:
             problem = _update_problem(operation)  # AQL-4.5-1

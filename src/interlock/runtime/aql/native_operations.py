@@ -56,7 +56,7 @@ class NativeOperations:
     ) -> None:
         """Raises ValueError for a declaration that cannot be one, and for a name that is taken (6.2)."""
         problem = check_operation(declaration, may_be_reserved=True)
-        if problem is None and declaration.name in self._by_name:  # AQL-6.2-1
+        if declaration.name in self._by_name:  # AQL-6.2-1
             problem = f"operation '{declaration.name}': there is one of this name already (6.2)"
         if problem is not None:
             raise ValueError(problem)
