@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -10,6 +11,8 @@ from msgspec.structs import replace
 from tests.runtime.contracts_here import ContractPlace, Lending, binding, contract, contract_place, driver
 from tests.runtime.desks import LegacyClient
 from tests.servers.start import raw
+
+from interlock.runtime.drivers.contracts.unbound_items import expose
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -81,6 +84,8 @@ async def test_a_contract_has_its_name_before_a_tool_without_one(here: ContractP
     tools = {each["name"]: each for each in (await here.ask("tools/list", {}).result())["tools"]}
     assert tools["notes__words"]["description"] == "The contract's."
     assert "name_collision" in warned(here)
+    unlisted = cast(Any, SimpleNamespace(driver=lending.driver, listing=None))  # its server has not answered yet
+    assert expose([unlisted], {}).segments["notes"].tools == {}
 
 
 async def test_a_tool_whose_name_would_become_a_contracts_carries_a_hash(here: ContractPlace) -> None:
