@@ -23,7 +23,7 @@ KILLS = 3  # 50 in the soak
 SENT = 200
 
 
-@pytest.mark.req("X-10.1-2", "X-4-4")
+@pytest.mark.req("X-4-4")
 async def test_killed_in_mid_fan_out_each_stored_envelope_arrives_once_by_sequence(tmp_path: Path) -> None:
     last, heard_ever, secret = 0, {}, ""
     for round in range(KILLS):
@@ -75,7 +75,6 @@ async def _send(sender: Bare, round: int) -> None:
         await sender.send("mcp", {"round": round, "number": number})
 
 
-@pytest.mark.req("X-5.2-6")
 async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_missing(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         slow = _connect_without_reading(node, token(node, "slow"))
@@ -110,7 +109,6 @@ def _connect_without_reading(node: RunningNode, bearer: str) -> socket.socket:
     return stuck
 
 
-@pytest.mark.req("X-7.1-2")
 async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         one = await Bare.join(node, "garden", token(node, "agent"))
