@@ -294,7 +294,9 @@ class FakeTokens:
     async def list_all(self) -> Tokens:
         return msgspec.convert({"tokens": self._data.token_list}, Tokens)
 
-    async def issue(self, name: str, audience: str, scope: str | None, days: int | None) -> IssuedToken:
+    async def issue(
+        self, name: str, audience: str, scope: str | None, days: int | None, room: object = None
+    ) -> IssuedToken:
         made = {
             "id": "00000000000000aa",
             "name": name,

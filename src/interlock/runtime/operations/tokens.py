@@ -28,8 +28,6 @@ class TokenOperations:
         room: TokenRoom | None = None,
     ) -> IssuedToken:
         """None means the configured default. A name may be used again. May raise Refused."""
-        if (audience == "room") != (room is not None):
-            raise Refused("room_needed", "a token for a room, and no other, names a topic and a participant")
         if room is not None and (fault := _room_fault(room)) is not None:
             raise Refused(*fault)
         try:

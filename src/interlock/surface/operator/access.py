@@ -18,6 +18,9 @@ async def issue_token(exchange: OperatorExchange[IssueToken]) -> IssuedToken:
     wanted = exchange.body
     if (fault := token_name_fault(wanted.name)) is not None:
         raise RejectedRequest(400, "invalid_body", fault, {"member": "name"})
+    if (wanted.audience == "room") != (wanted.room is not None):
+        said = "a token for a room, and no other, names the room"
+        raise RejectedRequest(400, "invalid_body", said, {"member": "room"})
     room = None if wanted.room is None else convert(wanted.room, type=TokenRoom, from_attributes=True)
     return await exchange.operations.tokens.issue(wanted.name, wanted.audience, wanted.scope, wanted.days, room)
 
