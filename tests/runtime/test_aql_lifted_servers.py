@@ -193,3 +193,30 @@ async def test_what_was_reported_is_not_used_up_by_asking_for_a_confirmation(tmp
         assert len(sent(leaf)) == 1
         again = await do("docs__reset_view")
         assert again["error"]["details"]["reason"] == "unreported_action"
+
+
+@pytest.mark.req("AQL-C.map-16")
+@still
+async def test_the_first_list_has_the_operations_of_every_page(tmp_path: Path) -> None:
+    many = [f"get_{number}" for number in range(7)]
+
+    def paged(params: dict[str, Any]) -> dict[str, Any]:
+        given = params["arguments"]["params"]
+        if given["query"] == "types":
+            data: Any = {"types": []}
+        elif "name" in given:
+            one = {"semantic_category": "READ", "mcpTool": "mcp_aql_read", "parameters": [], "endpoint": "read"}
+            data = {"operation": {**one, "name": given["name"], "description": "Gets."}}
+        else:
+            start = many.index(given["after"]) + 1 if "after" in given else 0
+            page = many[start : start + 3]
+            more = {"next": page[-1] if start + 3 < len(many) else None}
+            data = {"_protocol": {"page_info": more}, "operations": [{"name": name} for name in page]}
+        return {"content": [{"type": "text", "text": json.dumps({"success": True, "data": data})}]}
+
+    async with place(tmp_path) as here:
+        leaf = await here.leaf("one", [tool("mcp_aql_read")])
+        leaf.answer = paged
+        listed = (await here.modern("aql-single").introspect("mcp_aql", query="operations"))["operations"]
+        names = [each["name"] for each in listed if each["name"].startswith("one__")]
+        assert names == [f"one__{name}" for name in many]
