@@ -229,6 +229,7 @@ def test_a_hint_of_characters_that_stand_for_many_is_refused_quickly() -> None:
     fault = maybe_hint_fault(text, lambda name: False)
     assert fault is not None and "written out" in fault
     assert time.process_time() - begun < 0.15
+    assert len(normalise(text)) <= 2 * HINT_CHARS_MAX + 1  # and not 18 times as long as it came
     assert maybe_hint_fault("\ufb01nding the \ufb01le in the \uff57iki", lambda name: False) is None
 
 
