@@ -103,6 +103,7 @@ class Recorder:
         self._waiting.clear()
         lines = await asyncio.to_thread(_encode_all, batch)
         count = len(lines)
+        batch.clear()  # large arguments do not wait for the disk
         try:
             await self._audit.append(lines)
             self.trouble = None
@@ -126,13 +127,7 @@ class Recorder:
 
 
 def _encode_all(batch: list[Entry | bytes | Made]) -> list[bytes]:
-    """Takes each record out of `batch` when it is encoded: large arguments wait for no other, and for no disk."""
-    batch.reverse()
-    lines = []
-    while batch:
-        one = batch.pop()
-        lines.append(one if isinstance(one, bytes) else _encode_any(one))
-    return lines
+    return [one if isinstance(one, bytes) else _encode_any(one) for one in batch]
 
 
 def _encode_any(entry: Entry | Made) -> bytes:
