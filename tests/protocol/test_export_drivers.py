@@ -87,6 +87,7 @@ def test_a_client_that_expands_none_gets_no_direct_entry_for_a_driver_with_secre
         assert driver_entry(made(kind)[0], inventory(), BY_NAME[client], "files") is None
 
 
+@pytest.mark.req("AIP-export-2")
 def test_a_driver_without_secrets_is_direct_everywhere() -> None:
     data = driver_data(server={"kind": "npm", "package": "files", "entry": "run"}, id="files-mcp")
     driver = read_driver(frontmatter_text(data).encode(), "DRIVER.md").value

@@ -47,6 +47,8 @@ async def test_the_requests_that_are_answered_are_those_of_the_reference_and_no_
                     answered.add(method)
             if method != messages.CONFIRM:
                 assert client["error"]["code"] == NOT_FOUND, method  # no client registers anything
+        unknown = (await leaf.request("mcpax/" + "x" * 200, {}))["error"]
+        assert (unknown["code"], unknown["data"]) == (NOT_FOUND, {"method": "mcpax/" + "x" * 94})
         assert answered <= LISTED
         assert {messages.REGISTER, messages.HEARTBEAT, messages.DEREGISTER, messages.PARENT} <= answered
 

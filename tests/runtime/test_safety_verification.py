@@ -72,7 +72,7 @@ async def prove(here: AgentsHere, id: str, answer: str | None = None) -> Present
     return Presented(type="operator_signature", token=mint(ADA, claims, typ="mcpax-confirm+jwt"))
 
 
-@pytest.mark.req("AQL-8.8.2-5", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.8-1", "AQL-8.8.3-4")
+@pytest.mark.req("AQL-8.8.2-5", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.8-1", "AQL-8.8.3-4", "AQL-8.8.2-8")
 async def test_a_blocked_agent_does_nothing_until_the_code_is_given(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:v1")
     for work in (agent.start(), agent.report(LOOK), agent.complete(), agent.abort()):
