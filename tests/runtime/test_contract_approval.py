@@ -1,5 +1,7 @@
 """A contract that wants a person's word before each call has it asked, whoever serves it (AIP-14.rules-1)."""
 
+import time
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,14 @@ from tests.interaction.gate.held import ADA, GATED, MARK, anchor
 from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 from tests.runtime.test_gate_kept import Here
 
+from interlock.operator_api.requests import DraftGrant
 from interlock.protocol.approvals.approval import Kind, Source
+from interlock.protocol.approvals.argument_rules import ArgumentRule
+from interlock.protocol.approvals.standing_grant import StandingGrant, grant_digest
+from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.approvals.standing_grants import StoredGrant
+from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.drivers.interfaces import DriverState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -90,6 +98,32 @@ async def test_a_confirmed_call_runs_once_and_the_next_is_asked_about_anew(here:
     assert await here.played(arguments["label"]) == 1
     again = await here.demand(arguments)
     assert again["confirmation_id"] != demand["confirmation_id"]
+
+
+@pytest.mark.req("AIP-14.rules-1")
+async def test_no_standing_grant_stands_for_the_word_that_a_contract_wants_each_time(here: Holding) -> None:
+    await here.serve("new", play(approval="always"), "play")
+    demand = await here.demand({"label": "granted"})
+    with pytest.raises(Refused, match=r"the contract of test\.play asks before each call"):
+        here.node.operations.grants.draft(DraftGrant(approval=demand["confirmation_id"]))
+    # Even one that somebody signed without asking the node for a draft.
+    now = int(time.time() + here.clock.ahead)
+    grant = StandingGrant(
+        id=str(uuid.uuid4()),
+        aggregator_id=demand["aggregator_id"],
+        tool=demand["tool"],
+        tool_digest=demand["tool_digest"],
+        who=demand["caller"],
+        rules=(ArgumentRule(at="", kind="any"),),
+        calls=5,
+        until=None,
+        issued_at=now,
+    )
+    token = here.proof({**demand, "confirmation_id": grant.id, "call_digest": grant_digest(grant)})
+    signed = await here.node.approvals.grants.sign(grant, Presented(token=token), by="local")
+    assert isinstance(signed, StoredGrant)
+    assert (await here.demand({"label": "granted"}))["status"] == "confirmation_required"
+    assert await here.played("granted") == 0
 
 
 @pytest.mark.req("AIP-14.rules-1")

@@ -12,10 +12,14 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import pytest_asyncio
+from tests.interaction.gate.held import proof
 from tests.runtime.agents_here import LOOK, AgentsHere, agents_here, failed
 
 from interlock.config.plan import SafetyPlan
+from interlock.operator_api.grants import Grant
+from interlock.operator_api.requests import DraftGrant
 from interlock.protocol.aql.safety.evaluation import LIMIT_REASON
+from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.runtime.safety.agents import agent_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -93,6 +97,24 @@ async def test_only_what_was_reported_passes_and_only_once(here: AgentsHere) -> 
     await agent.directive(LOOK)
     await agent.directive("reading the notes of yesterday")  # a grant that was not used ends with the next report
     assert await agent.refusal() == "unreported_action"
+
+
+@pytest.mark.req("AQL-8.6.2-4")
+async def test_a_standing_grant_stands_for_no_report(here: AgentsHere) -> None:
+    agent = here.agent("client:granted")
+    grants = here.node.operations.grants
+    draft = grants.draft(DraftGrant(tool="plant.fire", who=agent.client, rules=(), calls=5))
+    demand = {
+        "confirmation_id": draft.terms.id,
+        "call_digest": draft.digest,
+        "aggregator_id": draft.terms.aggregator_id,
+    }
+    signed = await grants.sign(draft.terms, Presented(token=proof(demand)), by="local")
+    assert isinstance(signed, Grant)
+    await agent.passes("plant.fire")
+    await agent.start()
+    assert await agent.refusal("plant.fire") == "unreported_action"
+    assert grants.get(draft.terms.id).used == 1
 
 
 @pytest.mark.req("AQL-8.6.3-2", "AQL-8.6.2-1", "AQL-8.6.2-1")

@@ -152,6 +152,7 @@ def test_the_held_text_the_page_and_the_command_name_the_ways_out(node: RunningN
     assert '"reversible"' in preview
 
 
+@pytest.mark.req("AX-11.3-5")
 def test_what_no_person_signed_for_this_node_and_tool_grants_nothing(node: RunningNode, client: Client) -> None:
     wanted = {"tool": FIRE, "who": "local", "rules": [{"at": "/n", "kind": "equals", "value": "forged"}], "calls": 1}
     drafted = draft(node, **wanted)
@@ -231,6 +232,7 @@ def test_a_no_to_one_call_outweighs_a_grant_for_its_like(node: RunningNode, clie
     assert shown(node, grant)["used"] == 1
 
 
+@pytest.mark.req("AX-11.3-11")
 def test_of_many_calls_that_race_for_the_last_uses_exactly_as_many_pass(node: RunningNode, diary: Diary) -> None:
     grant = granted(node, [{"at": "/race", "kind": "one_of", "value": [1, 2]}], calls=3)
     results: list[bool] = []
@@ -264,6 +266,7 @@ def test_what_is_ambiguous_is_refused_before_any_grant_is_asked(node: RunningNod
     assert not [entry for entry in diary.read("fire") if "odd" in entry["arguments"]]
 
 
+@pytest.mark.req("AQL-C.map-13")
 def test_the_same_grant_covers_the_same_call_of_an_aql_surface(node: RunningNode) -> None:
     granted(node, [{"at": "/aql", "kind": "equals", "value": 1}], calls=1)
     with Client(node, path="/mcp/aql-single") as client:
@@ -319,6 +322,7 @@ def test_the_commands_sign_show_and_revoke(node: RunningNode, client: Client, op
     assert "nothing was signed" in unsigned.stderr
 
 
+@pytest.mark.req("AX-11.3-14")
 def test_a_grant_is_for_one_definition(tmp_path: Path) -> None:
     diary = Diary(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary) as node, Client(node) as client:
@@ -353,6 +357,7 @@ def test_grants_survive_a_restart_and_only_as_they_were_signed(tmp_path: Path) -
         assert shown(node, kept)["state"] == "over"
 
 
+@pytest.mark.req("AX-11.3-9")
 def test_an_anchor_that_leaves_takes_its_grants_along(tmp_path: Path) -> None:
     diary = Diary(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary) as node, Client(node) as client:
@@ -388,6 +393,7 @@ def test_a_kill_never_gives_a_use_back(tmp_path: Path, step: str, used: int, did
 
 
 @pytest.mark.timeout(90)
+@pytest.mark.req("AX-11.3-16")
 def test_a_grant_of_one_node_never_covers_what_the_node_below_holds(tmp_path: Path) -> None:
     diary, where = Diary(tmp_path / "diary.jsonl"), "low.plant.fire"
     gated = '[gate]\nmode = "gated"\nunannotated = "allow"\nshow_holder = true\n' + anchor("ada", ADA, "*")

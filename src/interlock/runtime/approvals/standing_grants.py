@@ -32,6 +32,7 @@ BUCKET: Final = "grants"
 GRANTS_MAX: Final = 1000  # that let something pass, at one node
 KEPT_S: Final = 30 * 86_400.0  # after its end
 TRIES_MAX: Final = 20  # against calls that use the same grant at the same moment
+DECIDED_BY: Final = "grant:"  # and the id of a grant: who decided a call that it let pass
 PERSONAL: Final = "operator_signature"
 UNKNOWN: Final = refusal(CONFIRMATION_UNKNOWN, "there is no such grant, or it ended long ago")
 
@@ -145,21 +146,21 @@ class StandingGrants:
     ) -> StoredGrant | Uncovered | None:
         """The grant that lets such a call pass, the one that ends first; why none does; None where there is none."""
         near: Uncovered | None = None
+        over: Uncovered | None = None
         found: list[StoredGrant] = []
         for id in self._by_call.get((tool, who), ()):
-            stored = self._entries[id].stored
-            why = self.maybe_over(id)
-            if why is None and stored.grant.tool_digest != tool_digest:
-                why = "is for another definition of the tool"
-            if why is None:
-                wrong = "the arguments are not an object" if arguments is None else None
-                why = wrong or maybe_violation(stored.grant.rules, arguments or {})
-                if why is None:
-                    found.append(stored)
-                    continue
-                why = f"does not cover it: {why}"
-            near = Uncovered(id, why)  # of the newest
-        return min(found, key=_end_of) if found else near
+            grant = self._entries[id].stored.grant
+            if (why := self.maybe_over(id)) is not None:
+                over = Uncovered(id, why)  # the newest
+            elif grant.tool_digest != tool_digest:
+                near = Uncovered(id, "is for another definition of the tool")
+            elif arguments is None:
+                near = Uncovered(id, "does not cover it: the arguments are not an object")
+            elif (wrong := maybe_violation(grant.rules, arguments)) is not None:
+                near = Uncovered(id, f"does not cover it: {wrong}")
+            else:
+                found.append(self._entries[id].stored)
+        return min(found, key=_end_of) if found else near or over
 
     # Signing
 

@@ -15,7 +15,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.runtime.approvals.inbox import Inbox
-from interlock.runtime.approvals.standing_grants import StandingGrants, Uncovered
+from interlock.runtime.approvals.standing_grants import DECIDED_BY, StandingGrants, Uncovered
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.check import Release
 from interlock.runtime.gate.hold import GateHold, may_be_granted
@@ -57,7 +57,7 @@ class GrantedCalls:
         if isinstance(used, Fault):
             return used
         proof = replace(used.proof, type=KIND, jti=grant_id)
-        decision = Decision(what=What.APPROVED, by=f"grant:{grant_id}", at=self._clock.wall(), proof=proof)
+        decision = Decision(what=What.APPROVED, by=f"{DECIDED_BY}{grant_id}", at=self._clock.wall(), proof=proof)
         if release.approval_id:
             decided = await self._inbox.decide(release.approval_id, decision)
             if not isinstance(decided, Fault):

@@ -22,7 +22,7 @@ from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.runtime.approvals.inbox import Inbox
-from interlock.runtime.approvals.standing_grants import StandingGrants, StoredGrant
+from interlock.runtime.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
@@ -59,7 +59,16 @@ class GrantOperations:
         self._approver_names = approver_names
 
     def list_all(self) -> Grants:
-        return Grants(grants=tuple(self._shown(one) for one in self._grants.all()))
+        calls = self._calls()
+        return Grants(grants=tuple(self._shown(one, calls) for one in self._grants.all()))
+
+    def _calls(self) -> dict[str, list[str]]:
+        """The approvals of calls under grants, by who decided them; the newest last."""
+        found: dict[str, list[str]] = {}
+        for one in self._inbox.listed(kind=Kind.CALL):
+            if one.decision is not None and one.decision.by.startswith(DECIDED_BY):
+                found.setdefault(one.decision.by, []).append(one.id)
+        return found
 
     def get(self, reference: str) -> Grant:
         """By its id, or the beginning of it. Raises NotFound, Refused."""
@@ -181,12 +190,9 @@ class GrantOperations:
             raise Refused("ambiguous_id", "several grants have an id that begins like this; give more of it")
         return found[0]
 
-    def _shown(self, stored: StoredGrant) -> Grant:
+    def _shown(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> Grant:
         grant, over = stored.grant, self._grants.maybe_over(stored.grant.id)
-        by = f"grant:{grant.id}"
-        used = [
-            one.id for one in self._inbox.listed(kind=Kind.CALL) if one.decision is not None and one.decision.by == by
-        ]
+        used = (self._calls() if calls is None else calls).get(f"{DECIDED_BY}{grant.id}", [])
         return Grant(
             terms=_terms(grant),
             digest=grant_digest(grant),

@@ -122,7 +122,7 @@ async function draw() {
     h("p", null, "Calls like this one by ", code(line(proposed.terms.who)), " then run without being held. An argument that is not here may not be there."),
     rows.map((one) => one.element), h("div", { class: "bar" }, h("label", null, "How many calls", calls), h("label", null, "For", time), h("label", null, "Reason", reason)),
     h("h3", null, "What you sign"), words, wrong, h("div", { class: "buttons" }, byPasskey, byKey), said,
-    !byPasskey && !byKey && h("p", null, "Where your key is: ", code("interlock approve " + approval + " --standing"))));
+    !byPasskey && !byKey && h("p", null, "No key may sign here. Where yours is: ", code("interlock approve ID --standing"), ", with ID ", code(approval), ".")));
   await preview();
 }
 
