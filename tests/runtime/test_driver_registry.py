@@ -45,6 +45,9 @@ class Fake:
         self.settled = asyncio.Event()
         self.settled.set()
 
+    def succeed(self, other: Any) -> None:
+        self.contract_ids = other.contract_ids
+
     def maybe_ready(self, caller: Caller) -> Lease | None:
         return None
 

@@ -95,7 +95,7 @@ class Reply:
 class OperatorTree:
     """The folder of a node, and requests to it."""
 
-    def __init__(self, interlock: Interlock) -> None:
+    def __init__(self, interlock: Interlock, anchors: str = "") -> None:
         self.interlock = interlock
         folder = interlock.folder
         (folder / "leaf.py").write_text(_LEAF)
@@ -106,7 +106,7 @@ class OperatorTree:
         broken = self.write_driver("broken-mcp")
         (broken / "DRIVER.md").write_text("---\nname: [\n---\n")
         (folder / "interlock.toml").write_text(
-            _CONFIGURATION.format(python=sys.executable, greenhouse=GREENHOUSE), encoding="utf-8"
+            _CONFIGURATION.format(python=sys.executable, greenhouse=GREENHOUSE) + anchors, encoding="utf-8"
         )
 
     def write_driver(self, id: str) -> Path:
@@ -179,8 +179,9 @@ class OperatorTree:
 
 
 @contextlib.contextmanager
-def running_tree(interlock: Interlock) -> Iterator[OperatorTree]:
-    tree = OperatorTree(interlock)
+def running_tree(interlock: Interlock, anchors: str = "") -> Iterator[OperatorTree]:
+    """`anchors`: TOML of those who may approve."""
+    tree = OperatorTree(interlock, anchors)
     with interlock.start("serve", COLUMNS="80") as running:
         while "Ctrl-C stops the node" not in running.next_line():
             pass

@@ -28,6 +28,7 @@ _CALLED = re.compile(r"(?<![\w./:@-])interlock (?=[a-z])")
 _WORD = re.compile(r"[a-z][a-z']*")  # what may be prose
 _AFTER = "`<\n"  # where a command ends, whatever follows
 _PROSE = {"in", "of", "record", "is", "serves", "runs"}  # behind the name of the program, where no verb is meant
+_ADDED = re.compile(r'" \+ [\w.]+(?:\([\w.]*\))?(?: \+ ")?')  # what a script puts between two strings
 _SHELL = ("|", "<", ">", ">>", "&&", "#", ";")
 
 
@@ -55,7 +56,8 @@ def suggestions() -> tuple[Suggestion, ...]:
         for text in (code["means"], code["next"]):
             found += _of_prose(f"codes.toml: {code['name']}", text)
     for path in sorted(SOURCES.rglob("*.js")):
-        found += _of_prose(_name(path), path.read_text(encoding="utf-8"))
+        joined = _ADDED.sub(FIELD, path.read_text(encoding="utf-8"))
+        found += _of_prose(_name(path), joined)
     return tuple(found)
 
 

@@ -450,3 +450,29 @@ def test_the_operator_door_refuses_what_it_cannot_read(served: Served) -> None:
     with pytest.raises(Refused, match="forget must be one of true, false, not"):
         node.delete("drivers", "first-mcp", forget="maybe")
     assert served.states() == {"first-mcp": "untrusted"}
+
+
+def test_a_driver_that_waits_for_trust_is_in_the_status(served: Served) -> None:
+    served.write("first-mcp")
+    until(lambda: "first-mcp" in served.states())
+    status = served.inline("status")
+    assert "driver first-mcp waits for you: interlock drivers trust first-mcp" in status.out
+    found = served.inline("doctor", "--json").json["findings"]
+    assert "interlock drivers trust first-mcp" in {one["command"] for one in found}
+    served.trust("first-mcp")
+    assert "waits for you" not in served.inline("status").out
+
+
+def test_allowing_a_host_keeps_the_tools_listed_while_the_server_is_started_anew(served: Served) -> None:
+    served.write("first-mcp")
+    served.trust("first-mcp")
+    assert served.inline("drivers", "allow", "first-mcp", "api.example.com").code == 0
+
+    def is_started_anew() -> bool:
+        assert served.tools() == ["demo.first"]
+        return len(served.starts("first-mcp")) == 2
+
+    until(is_started_anew)
+    until(lambda: served.states()["first-mcp"] == "ready")
+    called = served.inline("tools", "call", "demo.first", "--arg", "text=hello", "--json")
+    assert (called.code, '"hello"' in called.out) == (0, True)

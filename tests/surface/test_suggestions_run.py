@@ -4,7 +4,6 @@ Each is run once with everything that it can be about: a real node with a server
 held call, drivers that are ready, new and broken. A suggestion that is new has to be given its arguments here.
 """
 
-import contextlib
 import itertools
 import re
 import shlex
@@ -76,23 +75,26 @@ ELSEWHERE = {
     "init --passkey": "tests/interaction/gate/test_gate_browser.py",
     "access passkey": "tests/interaction/gate/test_gate_browser.py",
     "approve --class": "tests/interaction/gate/test_gate_definitions.py",
+    "approve --code": "tests/interaction/console/test_first_visit.py",
     "approvals --code": "tests/interaction/test_safety_loop_processes.py",
     "serve": "test_init_where_nothing_is",
     "status --url": "tests/surface/test_operator_door.py",
     "open": "tests/interaction/test_login.py",
+    "open --print": "tests/interaction/test_login.py",
+    "serve --stdio": "tests/surface/test_cli_serve.py",
+    "rooms create": "tests/interaction/rooms/test_room_gateway.py",
+    "access token --for --name --participant --topic": "tests/interaction/rooms",
+    "access certificate --renew": "tests/interaction/ax/test_client_certificates.py",
+    "tools classify --json": "tests/surface/test_cli_approvals.py",
 }
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorTree]:
     interlock = Interlock(tmp_path_factory.mktemp("suggested"))
-    made = interlock("access", "key", "ada", **PASSPHRASE)
+    made = interlock("access", "key", "ada", "--approves", "greenhouse.*", **PASSPHRASE)
     assert made.code == 0, made.err
-    with contextlib.ExitStack() as stack:
-        tree = stack.enter_context(running_tree(interlock))
-        with (interlock.folder / "interlock.toml").open("a") as file:
-            file.write(f"\n{made.out}")
-        until(lambda: tree.get("/admin/status")["gate"]["without_approver"] == 0)
+    with running_tree(interlock, f"\n{made.out}") as tree:
         yield tree
 
 
@@ -138,6 +140,16 @@ def test_a_suggested_command_does_what_it_is_suggested_for(tree: OperatorTree, s
         assert REFUSED[skeleton] in done.err + done.out, said
     else:
         assert done.code == 0, said
+
+
+def test_the_audit_log_says_which_key_signed_and_groups_what_repeats(tree: OperatorTree) -> None:
+    held = held_call(tree)
+    assert tree.interlock("approve", held, "--key", "ada", "--yes", **PASSPHRASE).code == 0
+    for _ in range(3):
+        tree.interlock("tools", "call", "leaf.look", "--arg", "bench=1")
+    until(lambda: "leaf.look (×" in tree.interlock("audit", "tail", "-n", "6", COLUMNS="200").out)
+    lines = tree.interlock("audit", "tail", "-n", "50", COLUMNS="200").lines
+    assert any("approvals/approve" in line and "signed with key ada" in line for line in lines), lines
 
 
 def test_no_command_is_excused_that_is_not_suggested() -> None:

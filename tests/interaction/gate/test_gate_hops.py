@@ -219,6 +219,8 @@ def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(t
         desk = Client(nodes[0], token=token(nodes[0], "desk"))
         outer = client.held(FIRE, {"n": 1})
         assert outer["approval_url"].startswith(nodes[0].operator_url)
+        (waiting,) = nodes[0].admin("/approvals")["approvals"]
+        assert 'the node below may ask as well: gate.mode = "defer" leaves it to that' in waiting["reason"]
         assert desk.confirm(outer, proof(outer))["result"]["status"] == "confirmed"
         inner = client.held(FIRE, {"n": 1})
         assert inner["held_by"] == "mid.low"

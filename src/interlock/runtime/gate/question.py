@@ -51,7 +51,13 @@ def is_open(route: Route) -> bool:
 
 
 def hold_reason(route: Route) -> str:
-    """Why a person is asked, as the approval and `tools show` say it."""
+    """Why a person is asked, as the approval and `tools show` say it; also why perhaps twice."""
+    said = _own_reason(route)
+    is_asked_below = route.gate is not None and route.gate.relays
+    return f'{said}; the node below may ask as well: gate.mode = "defer" leaves it to that' if is_asked_below else said
+
+
+def _own_reason(route: Route) -> str:
     if route.is_unaccepted and (route.irreversible or is_open(route)):
         return "its server says by now that it changes less, and no operator has accepted that"
     if is_open(route):

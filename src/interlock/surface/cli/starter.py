@@ -28,6 +28,7 @@ operator_listen = "127.0.0.1:7412"   # people
 anonymous = "loopback"   # programs on this machine need no token; or "never"
 
 [gate]
+# With nodes below that ask people themselves: mode = "defer" leaves it to them, so that each call is asked about once.
 mode = "gated"             # what cannot be undone waits for you: interlock approvals, interlock approve ID
 unannotated = "classify"   # a tool that does not say what it does is asked about once; "allow" lets it run
 """

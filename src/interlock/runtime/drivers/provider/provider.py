@@ -22,7 +22,7 @@ from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.drivers.install.containers import ContainerRefused, remove_leftover_containers
 from interlock.runtime.drivers.install.outcome import Installed
-from interlock.runtime.drivers.interfaces import UNHEALTHY, DriverState, Hooks
+from interlock.runtime.drivers.interfaces import UNHEALTHY, DriverState, Hooks, Provider
 from interlock.runtime.drivers.provider.contract_check import Verdict, check, greeting_warnings
 from interlock.runtime.drivers.provider.environment import DriverEnvironment
 from interlock.runtime.drivers.provider.health_schedule import HealthSchedule
@@ -133,6 +133,9 @@ class DriverProvider:
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._begin(), name=f"driver {self.driver.key}")
+
+    def succeed(self, other: Provider) -> None:
+        self.contract_ids = other.contract_ids
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop when the calls that hold a lease have ended, which their time bounds, unless `at_once`."""

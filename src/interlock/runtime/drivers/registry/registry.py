@@ -44,6 +44,9 @@ class RunningProvider(Provider, Protocol):
 
     def start(self) -> None: ...
 
+    def succeed(self, other: Provider) -> None:
+        """What the other served is listed on until its own server has been checked: their files are the same."""
+
     def on_secret(self, slug: str) -> tuple[str, ...]:
         """A secret was set. Returns the segments of the servers that are restarted with it."""
 
@@ -147,9 +150,12 @@ class Registry:
             if failed is not None:
                 trouble = failed
                 continue
-            if key in self._kept:
+            before = self._kept.get(key)
+            if before is not None:
                 self._leave(key)
             provider = factory(wanted[key], self._on_changed)
+            if before is not None and _has_same_files(before.made_of, made_of[key]):
+                provider.succeed(before.provider)
             self._kept[key] = _ProviderEntry(provider, made_of[key])
             provider.start()
         await self.publish(anyway=False)
@@ -251,6 +257,11 @@ def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
         drivers.npx,
         drivers.allow_unverified_install,
     )
+
+
+def _has_same_files(before: tuple[object, ...], now: tuple[object, ...]) -> bool:
+    """Whether the digest and the contracts are as they were, and another setting of the operator differs."""
+    return (before[0], before[2]) == (now[0], now[2])
 
 
 def _log_changes(old: Declaration, new: Declaration) -> None:

@@ -180,7 +180,11 @@ def _show_setup_code(code: str, *, stdio: bool) -> None:
     if stdio or not sys.stdout.isatty():
         return
     print(f"\nNo one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}", file=sys.stdout)
-    print("The console asks for it, or interlock approve ID --code. Give it to no agent.", file=sys.stdout, flush=True)
+    print(
+        "The console asks for it, or interlock approve ID --code CODE. Give it to no agent.",
+        file=sys.stdout,
+        flush=True,
+    )
 
 
 def _tell_steps(invocation: Invocation, status: "Status", told: dict[str, str]) -> None:
