@@ -125,6 +125,7 @@ def test_a_node_that_wants_tokens_says_so_in_every_line(interlock: Interlock) ->
         assert "interlock access token --for client" in block(lines, "A token first")
         for title in ("Inspector", "Claude Code", "curl"):
             assert "Authorization: Bearer $INTERLOCK_TOKEN" in block(lines, title)
+        assert "node@22" in block(lines, "Inspector")  # the release for Node.js 20 knows no --header
         assert running.interrupt().code == 0
 
 

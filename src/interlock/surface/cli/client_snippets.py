@@ -5,23 +5,29 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Final
 
 from interlock.protocol.mcp.eras import LATEST_MODERN
 from interlock.protocol.mcp.methods import META_CAPABILITIES, META_VERSION, TOOLS_LIST
+
+INSPECTOR: Final = "npx @modelcontextprotocol/inspector"
+# Under Node.js 20, npx takes a release that knows no --header: this brings the Node.js that the newer one wants.
+INSPECTOR_2: Final = "npx -y -p node@22 -p @modelcontextprotocol/inspector@2 mcp-inspector"
 
 
 def ways_to_connect(url: str, *, config: str | None, data: str | None, needs_token: bool) -> list[tuple[str, str]]:
     """(title, text) for each client; the text can be copied whole."""
     ways = []
-    header = ""
+    header, inspector = "", INSPECTOR
     if needs_token:
+        inspector = INSPECTOR_2
         ways.append(("A token first", "export INTERLOCK_TOKEN=$(interlock access token --for client --name me)"))
         header = ' --header "Authorization: Bearer $INTERLOCK_TOKEN"'
     where = shlex.quote(url)
     ways += [
         (
             "Inspector",
-            f"npx @modelcontextprotocol/inspector --cli {where} \\\n  --transport http --method {TOOLS_LIST}{header}",
+            f"{inspector} --cli {where} \\\n  --transport http --method {TOOLS_LIST}{header}",
         ),
         ("Claude Code", f"claude mcp add --transport http interlock {where}{header}"),
         ("Claude Desktop (claude_desktop_config.json)", _desktop_entry(config, data)),
