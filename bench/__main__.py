@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import cells, chatter, contestants, contracts, crowds, forest, guards, hops, inbox
+from bench import cells, chatter, contestants, contracts, crowds, first_run, forest, guards, hops, inbox
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
@@ -48,6 +48,7 @@ SECTIONS = (
     "approvals",
     "crowds",
     "subservers",
+    "first-run",
     "others",
 )
 MANY_TOOLS = 10_000
@@ -139,6 +140,10 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         approvals = inbox.in_a_folder(*((500, 5_000) if options.quick else (inbox.PENDING, inbox.RECORDS)))
     stayed = crowds.measure(options.quick, say) if "crowds" in options.only else []
     planted = forest.measure(options.quick, say) if "subservers" in options.only else []
+    newcomer = None
+    if "first-run" in options.only:
+        console.print("[bold]first run[/bold]")
+        newcomer = first_run.measure(options.quick, say)
     slow = {
         "nginx": contestants.nginx,
         "create_proxy(url)": contestants.fastmcp(contestants.FASTMCP),
@@ -157,6 +162,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         guard=guard,
         approvals=approvals,
         forest=planted,
+        first_run=newcomer,
     )
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from bench import instruction_counts
 from bench.cells import ACROSS, SAME, crossing
 from bench.crowds import Crowd
+from bench.first_run import FIRST_CALL, FirstRun
 from bench.forest import Planted, median_ms
 from bench.guards import CALLS, GUARDED, UNGUARDED, Guarding
 from bench.hops import DEPTHS, FEW, FIRST, MANY, further
@@ -24,6 +25,7 @@ BESIDE_P99_MAX_US = 40_000.0
 ADDED_P50_MAX_US = 200.0
 IDLE_MAX_MB = 57.0
 CROSSING_RATIO_MAX = 1.5  # CPU time per call, of the cheaper same-era cell's
+FIRST_CALL_MAX_S = 30.0
 GUARD_MAX_US = 3.0  # of a call that nothing holds
 HOP_RATIO_MAX = 1.2  # CPU time of a further hop, of the first's
 GROWTH_MAX_MB = 2.0  # of all cycles after the second: 70 bytes kept of each of 10,000 calls would be more
@@ -90,6 +92,7 @@ class Report(msgspec.Struct, kw_only=True):
     guard: Guarding | None = None
     approvals: dict[str, float] = {}
     forest: list[Planted] = []
+    first_run: FirstRun | None = None
 
 
 class Limit(msgspec.Struct, kw_only=True):
@@ -135,6 +138,9 @@ def limits(report: Report) -> list[Limit]:
     if report.guard is not None:
         promise = f"a call that nothing holds pays at most {GUARD_MAX_US:.0f} us for the guard"
         found.append(limit(promise, report.guard.added_us(GUARDED), GUARD_MAX_US, "us"))
+    if report.first_run is not None:
+        promise = f"from clone to the first call at most {FIRST_CALL_MAX_S:.0f} s, with warm package caches"
+        found.append(limit(promise, report.first_run.spread_of(FIRST_CALL), FIRST_CALL_MAX_S, "s"))
     found += [stay(crowd) for crowd in report.crowds]
     return found + [limit for planted in report.forest for limit in seen_above(planted)]
 
@@ -399,6 +405,18 @@ def guard_rows(guard: Guarding) -> Iterator[list[str]]:
         yield [way, f"{guard.median_us(way):.1f} us", more]
 
 
+ABOUT_FIRST_RUN = (
+    "A clone of the repository, `make run`, and the first call with `interlock tools call`. Everything is installed "
+    "anew; the caches of pip and npm are warm. Seconds since the beginning of the clone."
+)
+
+
+def first_run_rows(first_run: FirstRun) -> Iterator[list[str]]:
+    for step in first_run.seconds:
+        taken = first_run.spread_of(step)
+        yield [step, shown(taken, "s") if taken is not None else ""]
+
+
 class Part(msgspec.Struct):
     title: str
     words: list[str]
@@ -423,6 +441,9 @@ def parts(report: Report) -> list[Part]:
     if report.approvals:
         listed = [[name, f"{figure:,.{0 if figure > 10 else 2}f}"] for name, figure in report.approvals.items()]
         found.append(Part("approvals", [ABOUT_APPROVALS], ("what", "figure"), listed))
+    if report.first_run is not None:
+        listed = list(first_run_rows(report.first_run))
+        found.append(Part("first run", [ABOUT_FIRST_RUN], ("step", "time"), listed))
     if report.crowds:
         listed = list(crowd_rows(report.crowds))
         found.append(Part("clients that stay", [ABOUT_CROWDS, ON_MEMORY], CROWD_COLUMNS, listed))

@@ -4,6 +4,7 @@ import pytest
 from bench import instruction_counts
 from bench.cells import ACROSS, CELLS, SAME, crossing
 from bench.crowds import Crowd, Cycle, Live
+from bench.first_run import FIRST_CALL, FirstRun
 from bench.forest import Planted
 from bench.guards import GUARDED, UNGUARDED, Guarding, measure
 from bench.hops import DEPTHS, FEW, MANY, further
@@ -161,3 +162,12 @@ def test_rounds_that_lie_far_apart_are_no_figure(
     both = [figures("nginx", 10.0, 10.0, 10.0), figures("interlock", *costs)]
     assert (unsteadiness(Section(name=name, title=title, job=Job(port=0), figures=both)) <= UNSTEADY_MAX) is is_steady
     assert unsteadiness(Section(name="lists", title="tools/list", job=Job(port=0), figures=both)) == 0
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [([20.0, 29.0, 31.0], True), ([31.0, 31.0, 20.0], False), ([], None)])
+def test_a_first_call_counts_from_the_clone(seconds: list[float], kept: bool | None) -> None:
+    made = report()
+    made.first_run = FirstRun(seconds={FIRST_CALL: seconds})
+    (promise,) = limits(made)
+    assert promise.kept is kept
+    assert ("29.0" in markdown(made) or "29 s" in markdown(made)) is (kept is True)

@@ -227,3 +227,41 @@ def test_an_empty_home_has_nothing_to_import(inline: Inline) -> None:
     done = inline("import")
     assert (done.code, done.out) == (0, "")
     assert "no servers found" in done.err
+
+
+FETCH = {"web": {"command": "uvx", "args": ["mcp-server-fetch"]}, "own": {"command": "x"}}
+
+
+@pytest.mark.req("AIP-import-11")
+def test_the_hosts_that_a_known_server_needs_are_suggested(inline: Inline, interlock: Interlock) -> None:
+    cursor(interlock.folder, FETCH)
+    told = inline("import", "--no-connect").err
+    assert "web-mcp is known to need *, and may reach no host: interlock drivers allow web-mcp '*'" in told
+    assert "own-mcp is known" not in told
+    assert "egress: []" in (interlock.folder / ".drivers/web-mcp/DRIVER.draft.md").read_text()
+
+
+@pytest.mark.req("AIP-import-11")
+@pytest.mark.parametrize(("answer", "written"), [("\n", 'egress: ["*"]'), ("-\n", "egress: []")])
+def test_a_person_is_offered_the_hosts_that_a_known_server_needs(
+    interlock: Interlock, answer: str, written: str
+) -> None:
+    cursor(interlock.folder, {"web": FETCH["web"]})
+    ours, theirs = pty.openpty()
+    os.write(ours, answer.encode())
+    done = subprocess.run(
+        [sys.executable, "-m", "interlock", "import", "--no-connect"],
+        cwd=interlock.folder,
+        env=interlock.env,
+        stdin=theirs,
+        stderr=theirs,
+        stdout=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    told = os.read(ours, 65536).decode()
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == 0, told
+    assert "it is known to need *" in told
+    assert written in (interlock.folder / ".drivers/web-mcp/DRIVER.draft.md").read_text()

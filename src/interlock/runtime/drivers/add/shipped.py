@@ -63,6 +63,13 @@ def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | 
     return ShippedTemplate(data=made, shipped=shipped.id, what=tuple(what))
 
 
+def known_hosts(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """The hosts that a server of this package needs, as its shipped driver has them; none where none ships."""
+    asked = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), DRIVER_FILE).value
+    shipped = _for(asked) if asked is not None else None
+    return tuple(shipped.network.egress) if shipped is not None and shipped.network is not None else ()
+
+
 def _for(asked: Driver) -> Driver | None:
     if not isinstance(asked.server, Npm | Pypi):
         return None

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -217,6 +218,8 @@ def _carry_out(invocation: Invocation, files: "list[SourceFile]", asked: "Import
         found = plan(collect_sources(files, asked.machine), files, asked)
         if not dry_run and not asked.wishes.trust_network and is_dialogue(invocation):
             found = _ask_about_hosts(invocation, found)
+        elif not asked.wishes.trust_network:
+            _suggest_hosts(invocation, found)
         for file in files:
             if file.bundle is not None and not dry_run:
                 unpack(file.bundle)
@@ -236,14 +239,19 @@ def is_dialogue(invocation: Invocation) -> bool:
 def _ask_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
     """AIP-import-11: a client's file does not say which hosts a server needs."""
     from interlock.protocol.interop.convert.batch import Batch, Planned, asks_for_hosts, with_hosts
+    from interlock.runtime.drivers.add.shipped import known_hosts
 
     planned = []
     for each in found.planned:
+        known = ", ".join(known_hosts(each.draft.data)) if asks_for_hosts(each) else ""
         while asks_for_hosts(each):
             invocation.out.remark(f"{each.draft.source}: which hosts may it reach?")
+            if known:
+                invocation.out.remark(f"it is known to need {known}; - allows none")
             answer = typer.prompt(
-                "names with commas, * for any, nothing for none", default="", err=True, show_default=False
+                "names with commas, * for any, nothing for none", default=known, err=True, show_default=bool(known)
             )
+            answer = "" if answer.strip() == "-" else answer
             hosts = [host.strip() for host in answer.split(",") if host.strip()]
             opened = with_hosts(each, hosts)
             if isinstance(opened, Planned):
@@ -252,6 +260,17 @@ def _ask_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
             invocation.out.remark(opened.text)
         planned.append(each)
     return Batch(planned=tuple(planned), skipped=found.skipped)
+
+
+def _suggest_hosts(invocation: Invocation, found: "Batch") -> None:
+    """What a person would be asked about, where there is none to ask."""
+    from interlock.protocol.interop.convert.batch import asks_for_hosts
+    from interlock.runtime.drivers.add.shipped import known_hosts
+
+    for each in found.planned:
+        for host in known_hosts(each.draft.data) if asks_for_hosts(each) else ():
+            allow = f"interlock drivers allow {each.draft.id} {quote(host)}"
+            invocation.out.remark(f"{each.draft.id} is known to need {host}, and may reach no host: {allow}")
 
 
 def keeper(invocation: Invocation) -> "Keep":
