@@ -239,7 +239,7 @@ def test_many_requests_with_one_token_are_one_question_and_large_bodies_wait_unr
             small = [pool.submit(echo, node, token) for _ in range(6)]
             wait_for(lambda: corp.count("/introspect") == 1)
             waiting = call("good__nothing", large, authorization=f"Bearer {token}")
-            bulky = [pool.submit(ask, node, waiting, 30.0) for _ in range(5)]
+            bulky = [pool.submit(ask, node, waiting, 30.0) for _ in range(4)]  # as many as one peer may have
             assert ask(node, request("GET", "/healthz")).status == 200
         finally:
             corp.do("release")

@@ -109,7 +109,7 @@ async def test_a_restarted_aggregator_lists_nothing_before_it_is_told_and_has_ke
         leaf.mute.add("tools/list")
         await leaf.joined()
         answer = node.client().begin("tools/list")
-        await move(3.0)
+        await move(11.0)  # longer than the first list waits for it
         assert names({one["name"]: one for one in answer.result()["result"]["tools"]}) == set()
 
 

@@ -124,6 +124,7 @@ class ReloadSteps:
         self._calls.audience.readmit(self._stores.tokens.as_it_is)
         self._fronts.lines.replan()
         await self._links.children.take(new)
+        self._fronts.public.dismiss_unwelcome()  # first: who may not come back is told so
         self._links.registrar.dismiss_changed(new.access)
         names = [f"parent:{parent.url}" for parent in new.ax.parents]
         if any(principal_for(name, None, old.access) != principal_for(name, None, new.access) for name in names):
