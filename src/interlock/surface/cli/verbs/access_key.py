@@ -77,7 +77,9 @@ def _print(
     for line in anchor_lines(name, public, approves):
         out.line(line)
     out.remark(f"{'made' if made else 'used'} the private key {file}; it stays here")
-    out.remark("the lines above belong into interlock.toml of the node, which takes them up while it runs")
+    out.remark(
+        "the lines above belong into interlock.toml of the node, where it is enrolled first: interlock approvals"
+    )
 
 
 def _revoke(invocation: Invocation, keys: "OperatorKeys", name: str) -> None:

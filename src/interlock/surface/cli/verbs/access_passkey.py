@@ -45,4 +45,6 @@ def passkey(
         return
     for line in anchor_lines(made.name, made.passkey or "", tools, source="passkey"):
         out.line(line)
-    out.remark("the lines above belong into interlock.toml of the node, which takes them up while it runs")
+    out.remark(
+        "the lines above belong into interlock.toml of the node, where it is enrolled first: interlock approvals"
+    )

@@ -69,7 +69,9 @@ def init(
         if out.as_json:
             out.json({"config": str(path.absolute()), "operator_key": made.as_json()})
             return
-        out.line(f"kept {path}, and added the key {made.name} to it; a running node takes it up")
+        out.line(
+            f"kept {path}, and added the key {made.name} to it; a running node enrols it first: interlock approvals"
+        )
         return
     made = own_key()
     text = starter_toml() if made is None else f"{starter_toml()}\n{made.toml()}"

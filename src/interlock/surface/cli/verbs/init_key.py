@@ -94,4 +94,6 @@ def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
         anchor = {"name": made.name, "passkey": made.passkey, "approves": ["*"]}
         invocation.out.json({"config": str(path.absolute()), "anchor": anchor, "thumbprint": made.thumbprint})
         return
-    invocation.out.line(f"added the passkey {made.name} to {path}; a running node takes it up")
+    invocation.out.line(
+        f"added the passkey {made.name} to {path}; at a running node it is enrolled first: interlock approvals"
+    )
