@@ -145,7 +145,6 @@ def test_wrong_configurations_are_refused_in_words(tmp_path: Path) -> None:
     wrong = {
         "not TOML": "[node\n",
         "an unknown key": "[node]\nlisten_on = 1\n",
-        "a missing variable": '[servers.x]\ncommand = "true"\nenv = { A = "${env:NO_SUCH_VARIABLE_HERE}" }\n',
         "two ways to one server": '[servers.x]\ncommand = "true"\nurl = "http://127.0.0.1:9/mcp"\n',
     }
     for name, text in wrong.items():

@@ -55,11 +55,12 @@ async def test_however_a_server_takes_the_question_amiss_it_is_met_with_a_handsh
     monkeypatch.setattr(greeting, "PROBE_S", 0.2)
     provider = await settled(stage.provider("--discover", how))
     assert (provider.state, spoken(stage)) == (DriverState.READY, "2025-11-25")
-    assert stage.log.methods[:2] == ["server/discover", "initialize"]
-    assert len(stage.log.starts) == (2 if how == "ends" else 1)
+    times = 2 if how == "ends" else 1  # what ends may have ended for another reason: it is asked the same way again
+    assert stage.log.methods[: times + 1] == ["server/discover"] * times + ["initialize"]
+    assert len(stage.log.starts) == (3 if how == "ends" else 1)
     await provider.stop()
     await settled(stage.provider("--discover", how))
-    assert stage.log.methods.count("server/discover") == 1  # the era is remembered
+    assert stage.log.methods.count("server/discover") == times  # the era is remembered
 
 
 @pytest.mark.req("AIP-proto-3")
