@@ -235,7 +235,7 @@ def test_no_credential_opens_both_doors(node: RunningNode) -> None:
     assert ask(node, call("good__echo", authorization=bearer(operator))).status == 401
     assert at_operator_door(node, "/admin/status", operator).status == 200
     for token in (client, None, *(guess for guess in GUESSES if guess.isascii())):
-        for path in ("/admin/status", "/admin/links", "/admin/audit", "/admin/config", "/admin/tokens", "/"):
+        for path in ("/admin/status", "/admin/links", "/admin/audit", "/admin/config", "/admin/tokens", "/session"):
             answer = at_operator_door(node, path, token)
             assert (answer.status, answer.json["error"]) == (401, "unauthorised")
         made = at_operator_door(node, "/admin/tokens", token, "POST", {"name": "evil", "for": "operator"})
