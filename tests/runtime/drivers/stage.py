@@ -138,6 +138,7 @@ class Stage:
         plan: Mapping[str, Any] | None = None,
         started: bool = True,
         secrets: Sequence[Mapping[str, Any]] = (),
+        seal: Any = None,
         **changed: Any,
     ) -> DriverProvider:
         """A driver of the recording server. `tools`: the server's tool -> the contract's id. `contracts`: what differs
@@ -171,6 +172,7 @@ class Stage:
             folder=self.folder,
             inventory={name: entry for name, entry in named.items() if entry is not None},
             own_secrets=[entry.slug for entry in inventory.entries] if inventory is not None else (),
+            seal=seal,
         )
         self.providers.append(provider)
         if started:

@@ -52,6 +52,31 @@ async def test_a_hundred_calls_one_after_the_other_are_answered_by_one_process_g
     assert stage.log.methods.count("initialize") == 1
 
 
+class TouchedFolder:
+    """A driver's folder that is the trusted one when its server starts, and another a moment later."""
+
+    def __init__(self, *, is_touched: bool) -> None:
+        self.is_touched = is_touched
+
+    async def mark(self) -> bytes:
+        return b"as trusted"
+
+    async def is_same(self, mark: bytes) -> bool:
+        assert mark == b"as trusted"
+        return not self.is_touched
+
+
+@pytest.mark.req("AIP-security-13")
+async def test_a_server_whose_folder_was_touched_while_it_started_is_asked_for_nothing(stage: Stage) -> None:
+    whole = await settled(stage.provider(seal=TouchedFolder(is_touched=False)))
+    assert whole.state is DriverState.READY
+    await whole.stop()
+    listed = stage.log.methods.count("tools/list")
+    touched = await settled(stage.provider(seal=TouchedFolder(is_touched=True)))
+    assert touched.state is not DriverState.READY
+    assert stage.log.methods.count("tools/list") == listed
+
+
 @pytest.mark.req("AIP-transport-5")
 async def test_twenty_slow_calls_are_under_way_at_once_on_one_process(stage: Stage) -> None:
     provider = await settled(stage.provider())
