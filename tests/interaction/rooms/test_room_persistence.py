@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 from pathlib import Path
@@ -19,7 +20,7 @@ per_min = { proposals = 10, chat = 60, envelopes = 1000000 }
 [[room]]
 topic = "garden"
 """
-KILLS = 3  # 50 in the soak
+KILLS = int(os.environ.get("ROOM_KILLS", "3"))
 SENT = 200
 
 
@@ -129,3 +130,14 @@ async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
         assert ("rooms/refuse", "privilege_violation", refused) in told
         assert [each["reason"] for each in records if each["method"] == "rooms/promote"] == ["trusted"]
         assert node.cli("audit", "verify").returncode == 0
+
+
+async def test_a_node_that_stops_says_so_to_those_who_are_connected(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        one = await Bare.join(node, "garden", token(node, "agent"))
+        await one.next()
+        began = asyncio.get_running_loop().time()
+        stopping = asyncio.create_task(asyncio.to_thread(node.stop))
+        assert await one.closed() == 1001
+        assert await stopping == 0
+        assert asyncio.get_running_loop().time() - began < 9  # not as long as calls under way may take

@@ -74,6 +74,7 @@ class Node:
             dispatch=self.calls.dispatch,
             parents=self.fronts.parents,
             registrar=self.links.registrar,
+            rooms=self.rooms.rooms,
         )
         self._stack = PartStack(self._parts())
 

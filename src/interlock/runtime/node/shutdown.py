@@ -14,6 +14,7 @@ from interlock.runtime.fronts.ax import AxEndpoint
 from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.node.endpoints import DRAIN_S, Endpoints
 from interlock.runtime.parents.service import ParentService
+from interlock.runtime.rooms.rooms import Rooms
 
 DRAIN_TICK_S: Final = 0.02
 
@@ -29,6 +30,7 @@ class Shutdown:
         dispatch: Dispatch,
         parents: ParentService,
         registrar: Registrar,
+        rooms: Rooms,
     ) -> None:
         self._endpoints = endpoints
         self._public = public
@@ -37,6 +39,7 @@ class Shutdown:
         self._dispatch = dispatch
         self._parents = parents
         self._registrar = registrar
+        self._rooms = rooms
 
     async def open(self) -> None:
         """There is nothing to begin."""
@@ -53,6 +56,7 @@ class Shutdown:
         self._public.end_sse()
         await self._parents.close()
         self._registrar.hang_up()
+        self._rooms.hang_up()
         if self._endpoints is not None:
             await self._endpoints.end()
 

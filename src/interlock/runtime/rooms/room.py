@@ -38,6 +38,7 @@ REMOVED: Final = 4403
 REPLACEMENTS_MAX: Final = 5  # X-4.4.1-5, in REPLACEMENTS_S
 REPLACEMENTS_S: Final = 60.0
 NOTICE_EVERY_S: Final = 10.0  # X-5.3-2
+RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle ones included
 DELIVERIES_PER_TURN: Final = 256  # then others have their turn
 DAY_S: Final = 86_400
 
@@ -248,6 +249,9 @@ class Room:
         """X-N-4: what a full participant was asked for does not count."""
         if is_answer and who.privilege is Privilege.FULL:
             return None
+        if who.id not in self._rates and len(self._rates) >= RATES_MAX:
+            now = self._clock.now()
+            self._rates = {id: one for id, one in self._rates.items() if not one.is_idle(now)}
         window = self._rates.setdefault(who.id, RateWindow())
         what = {enforcement.PROPOSAL: ("proposals", "envelopes"), enforcement.CHAT: ("chat", "envelopes")}
         counted: Any = what.get(envelope.kind, ("envelopes",))
@@ -344,7 +348,7 @@ class Room:
         for seat in self.seats.values():
             for connection in seat.connections:
                 connection.deliver(one)
-                told += 1
+            told += len(seat.connections)
         if one.settle is not None:
             one.settle(None)
         return told

@@ -69,7 +69,7 @@ class Rooms:
         self._created: dict[str, Created] = {}
         self._grants: dict[str, Grant] = {}
         self._joins: dict[str, int] = {}
-        self._stops = False
+        self.is_stopping = False
 
     async def open(self) -> None:
         """Raises StoreError."""
@@ -86,11 +86,16 @@ class Rooms:
             if room.settings.mode == "open":
                 log.warning("room %s is open: everyone who may join is full there", topic)
 
-    async def close(self) -> None:
-        self._stops = True
+    def hang_up(self) -> None:
+        """The node stops: every participant is told, and may come back to where it was."""
+        self.is_stopping = True
         for room in self.by_topic.values():
             for participant in list(room.seats):
                 room.disconnect(participant, SHUTDOWN, "the node stops")
+
+    async def close(self) -> None:
+        self.hang_up()
+        for room in self.by_topic.values():
             await room.close()
 
     async def replan(self, plan: Plan) -> None:
@@ -140,7 +145,7 @@ class Rooms:
     async def maybe_room(self, topic: str, principal: str) -> Room | None:
         """The room of that topic; it is made where `auto_create` says so."""
         room = self.by_topic.get(topic)
-        if room is None and self._plan.rooms.auto_create and is_topic(topic) and not self._stops:
+        if room is None and self._plan.rooms.auto_create and is_topic(topic) and not self.is_stopping:
             try:
                 return await self.create(topic, principal) or self.by_topic.get(topic)
             except StoreError as away:

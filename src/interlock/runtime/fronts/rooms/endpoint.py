@@ -167,6 +167,8 @@ class RoomsEndpoint:
     async def _socket(self, scope: Scope, send: Send, caller: RoomCaller, query: dict[str, str]) -> None:
         joined = await self._join(caller, query.get("topic"))
         wishes = _wishes(query, caller) if not isinstance(joined, Refusal) else _NO_WISHES
+        if self._rooms.is_stopping:
+            joined = Refusal(503, "unavailable", "the node stops")
         if isinstance(joined, Joined) and not isinstance(wishes, Refusal):
             joined = self._fit(joined, wishes)
         refusal = joined if isinstance(joined, Refusal) else wishes if isinstance(wishes, Refusal) else None
