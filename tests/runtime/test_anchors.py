@@ -169,6 +169,20 @@ def test_a_passkey_approves_as_any_key_of_a_person() -> None:
     assert (phone.source, [key.kid for key in phone.keys]) == ("passkey", ["AbCd"])
 
 
+async def test_an_enrolled_approver_keeps_its_keys_whatever_the_configuration_says_under_its_name() -> None:
+    server, clock = Server("a"), SetClock()
+    anchors = Anchors((AnchorPlan(name="operator", jwks=URL, approves=("*",)),), clock, server.get)
+    anchors.load()
+    own = AnchorPlan(name="operator", key=FORMS["ed25519"], approves=("*",))
+    anchors.believe({anchors.identity(own): ("*",)}, [own])
+    for _ in range(2):
+        (known,) = anchors.known()
+        assert (known.source, len(known.keys), known.approves) == ("key", 1, ("*",))
+        assert isinstance(await anchors.judge_signature(lambda _: True, knows("a")), Fault)
+        await anchors.replan((AnchorPlan(name="operator", jwks=URL, approves=("*", "more")),))
+    assert server.asked == 0
+
+
 async def test_a_key_set_is_fetched_when_picked_and_kept_while_fresh() -> None:
     server, clock = Server("a"), SetClock()
     anchors = Anchors((AnchorPlan(name="corp", jwks=URL),), clock, server.get)

@@ -104,8 +104,13 @@ class Enrolments:
 
     @property
     def maybe_setup_code(self) -> str | None:
-        """What lets the first approver in; None once there is one. For the terminal of this node alone."""
-        return None if any(one.approves for one in self._anchors.known()) or not self._tries_left else self._code
+        """What lets the first approver in; None once there was one. For the terminal of this node alone.
+
+        Also where the configuration names none of them any more: who can edit a file and start a node on a terminal
+        could let themselves in. Another data folder begins anew, without what this one holds.
+        """
+        has_one = bool(self._enrolled) or any(one.approves for one in self._anchors.known())
+        return None if has_one or not self._tries_left else self._code
 
     def shown(self) -> tuple[Approver, ...]:
         """Every approver, and what would be one if it were believed."""

@@ -129,7 +129,11 @@ class Anchors:
         that none of them has the key, their sets are fetched anew, and it is asked once more. Where a set that may hold
         the key cannot be fetched, the refusal is UNAVAILABLE.
         """
-        rings = [self._rings[anchor.name] for anchor in self.known() if anchor.name in self._rings and picked(anchor)]
+        rings = [
+            self._rings[anchor.name]
+            for anchor in self.known()
+            if anchor.source == "jwks" and picked(anchor) and anchor.name in self._rings
+        ]
         away = Unavailable in await asyncio.gather(*(_outcome(ring.fresh()) for ring in rings))
         verdict = judge(self.known())
         if not _is_unknown_key(verdict) or not rings:
@@ -140,12 +144,18 @@ class Anchors:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "anchor_keys"})
         return verdict
 
+    def _keys_now(self, plan: AnchorPlan) -> tuple[Jwk, ...]:
+        """By the plan that counts: an enrolled one has its own keys, whatever the configuration says under its name."""
+        if isinstance(plan.jwks, str):
+            return tuple(self._rings[plan.name].known) if plan.name in self._rings else ()
+        return tuple(self._read.get(plan.name, ()))
+
     def known(self) -> tuple[Anchor, ...]:
         """Every anchor with the keys it has now; a key set that was never needed has none."""
         return tuple(
             Anchor(
                 name=plan.name,
-                keys=self._rings[plan.name].known if plan.name in self._rings else self._read.get(plan.name, ()),
+                keys=self._keys_now(plan),
                 speaks_for=frozenset(plan.speaks_for),
                 approves=self._approves[plan.name],
                 source="jwks" if plan.jwks is not None else "key" if plan.passkey is None else "passkey",
