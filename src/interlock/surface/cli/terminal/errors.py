@@ -7,7 +7,7 @@ CommandFailed            whose fault                      what the person does n
 └── Unreachable     4    no node answers                  starts the node or corrects --url
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 EXIT_DONE = 0
 EXIT_REFUSED = 1
@@ -31,6 +31,10 @@ class CommandFailed(Exception):
         self.message = message
         self.hint = hint
         self.details = details or {}
+
+    def with_hint(self, hint: str) -> Self:
+        """The same, with what to do next."""
+        return type(self)(self.error, self.message, hint=hint, details=self.details)
 
 
 class Refused(CommandFailed):

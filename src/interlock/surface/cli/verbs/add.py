@@ -12,7 +12,7 @@ import typer
 from interlock.surface.cli.class_dialogue import CLASSES, ask_classes, classes_of
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.keys.passphrases import can_ask
-from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
+from interlock.surface.cli.terminal.errors import BadUsage, CommandFailed, Refused
 
 if TYPE_CHECKING:
     from interlock.config.plan import Plan
@@ -323,17 +323,15 @@ def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | Non
 def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
     """What was written was agreed to just now."""
     from interlock.operator_api.drivers import DriverDetail, DriverSummary
-    from interlock.operator_api.requests import TrustDriver
-    from interlock.surface.cli.verbs.drivers import CHANGE_TIMEOUT_S, from_files, get_driver
+    from interlock.surface.cli.verbs.drivers import accept_files, get_driver
 
     one = get_driver(invocation, key).as_(DriverDetail)
     if one.trusted:
         return one
     try:
-        body = TrustDriver(digest=one.digest)
-        done = invocation.node.post("drivers", key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
-    except Unreachable as away:
-        done = from_files(invocation, away).trust(key, one.digest)
+        done = accept_files(invocation, key, one.digest)
+    except CommandFailed as refused:
+        raise refused.with_hint(f"its files are written; interlock drivers trust {key} accepts them") from None
     return _await_settled(invocation, key, done.as_(DriverSummary))
 
 

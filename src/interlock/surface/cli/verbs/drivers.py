@@ -99,7 +99,6 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     trusted again.
     """
     from interlock.operator_api.drivers import DriverDetail, DriverSummary
-    from interlock.operator_api.requests import TrustDriver
     from interlock.surface.cli.render.driver import draw
 
     answer = get_driver(invocation, name)
@@ -115,15 +114,7 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
         draw(out, one)
     if not yes:
         _ask(f"Trust {one.key}?", f"interlock drivers show {one.key}")
-    try:
-        body = TrustDriver(digest=one.digest)
-        done = invocation.node.post("drivers", one.key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
-    except Unreachable as away:
-        done = from_files(invocation, away).trust(one.key, one.digest)
-    except Refused as refused:
-        if refused.error != "proof_required" or not refused.details.get("approval"):
-            raise
-        done = _sign(invocation, one.key, str(refused.details["approval"]))
+    done = accept_files(invocation, one.key, one.digest)
     if out.as_json:
         out.raw_json(done.raw)
         return
@@ -132,6 +123,22 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
         out.line(f"{now.key} is trusted and starts with the node")
     else:
         out.line(f"{now.key} is trusted, now {now.state}" + (f": {now.reason}" if now.reason else ""))
+
+
+def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
+    """Accepts a driver's files at the node, or in its folder; where somebody may approve, with the person's key."""
+    from interlock.operator_api.requests import TrustDriver
+
+    try:
+        body = TrustDriver(digest=digest)
+        return invocation.node.post("drivers", key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        return from_files(invocation, away).trust(key, digest)
+    except Refused as refused:
+        if refused.error != "proof_required" or not refused.details.get("approval"):
+            raise
+        invocation.out.remark(f"a running node accepts {key} with your signature")
+        return _sign(invocation, key, str(refused.details["approval"]))
 
 
 def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
