@@ -72,6 +72,11 @@ def test_a_message_is_one_json_object_whose_members_stand_once(data: bytes, want
 
 
 @pytest.mark.req("X-4-1")
+def test_as_many_arrays_as_take_time_are_refused() -> None:
+    assert code(written(payload={"x": [[]] * 100_001})) == "invalid_json"
+
+
+@pytest.mark.req("X-4-1")
 def test_what_looks_nested_inside_a_string_is_not() -> None:
     assert read(payload={"text": "[{" * 1000}).payload == json.dumps({"text": "[{" * 1000}).encode()
     assert isinstance(decode_untrusted(written(payload={"deep": json.loads("[" * 62 + "]" * 62)})), Envelope)
@@ -98,6 +103,11 @@ def test_what_looks_nested_inside_a_string_is_not() -> None:
         ({"kind": 7}, "unknown_kind"),
         ({"correlation_id": 7}, "invalid_envelope"),
         ({"correlation_id": ["a"]}, "invalid_envelope"),
+        ({"correlation_id": "x" * 129}, "invalid_envelope"),
+        ({"to": ["x" * 129]}, "invalid_envelope"),
+        ({"kind": "x" * 65}, "unknown_kind"),
+        ({"Kind": "mcp"}, "invalid_envelope"),
+        ({"FROM": "boss"}, "invalid_envelope"),
         ({"payload": ...}, "invalid_envelope"),
         ({"payload": []}, "invalid_envelope"),
         ({"payload": "text"}, "invalid_envelope"),
@@ -213,7 +223,7 @@ def test_the_restricted_may_chat_unless_the_room_says_no() -> None:
 @pytest.mark.req("X-3.1-5")
 def test_a_restricted_answer_passes_only_to_what_was_asked_of_it_once() -> None:
     allows = RoomSettings(restricted_replies="allow")
-    asked = Asked(to=("a",), rpc_id=b"42", is_answered=False)
+    asked = Asked(by="b", to=("a",), rpc_id=b"42", is_answered=False)
 
     def passes(payload: dict[str, Any], found: Asked | None = asked, settings: RoomSettings = allows) -> bool:
         answer = read(kind="mcp", payload=payload, correlation_id="q")
@@ -224,8 +234,9 @@ def test_a_restricted_answer_passes_only_to_what_was_asked_of_it_once() -> None:
     assert passes({"jsonrpc": "2.0", "id": 42, "error": {}})
     assert not passes(good, settings=SETTINGS)
     assert not passes(good, None)
-    assert not passes(good, Asked(to=("b",), rpc_id=b"42", is_answered=False))
-    assert not passes(good, Asked(to=("a",), rpc_id=b"42", is_answered=True))
+    assert not passes(good, Asked(by="c", to=("b",), rpc_id=b"42", is_answered=False))
+    assert not passes(good, Asked(by="b", to=("a",), rpc_id=b"42", is_answered=True))
+    assert not passes(good, Asked(by="a", to=("a",), rpc_id=b"42", is_answered=False))  # no one asks themselves
     assert not passes(good | {"method": "tools/call"})
     assert not passes(good | {"error": {}})
     assert not passes({"jsonrpc": "2.0", "id": 42})
@@ -244,6 +255,7 @@ def test_a_violation_carries_the_id_of_the_refused_request() -> None:
         (b'{"id":null}', b"null"),
         (b'{"id":{}}', b"null"),
         (b'{"id":true}', b"null"),
+        (b'{"id":"%b"}' % (b"x" * 200), b"null"),
     ]:
         assert rpc_id(payload) == wanted
 
@@ -285,6 +297,7 @@ def test_a_proposal_has_a_method_params_and_a_reason_and_is_no_mcp_message(paylo
         ({"text": 7}, False),
         ({"text": "é" * 32768 + "x"}, False),
         ({"text": "x", "format": "html"}, False),
+        ({"text": "x", "more": "y" * 600_000}, False),
         ({"text": "x", "format": None}, False),
     ],
 )

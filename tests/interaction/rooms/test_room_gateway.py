@@ -438,9 +438,15 @@ async def test_a_room_may_let_the_restricted_answer_and_tell_of_violations(node:
     async with joined(node, *who, topic="answering") as (agent, human):
         asked = await human.send("mcp", CALL, to=[agent_id])
         await agent.until(id=asked)
-        answer = await agent.send("mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=asked)
+        answer = await agent.send(
+            "mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=asked, to=[agent_id, who[1][0]]
+        )
         assert (await human.until(id=answer))["payload"]["result"] == {}
-        await agent.send("mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=asked)
+        # Neither a second answer nor an answer to one's own answer passes.
+        for again in (asked, answer):
+            await agent.send("mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=again, to=[agent_id])
+            refused = await agent.until(kind="mcp", **{"from": "system:gateway"})
+            assert refused["payload"]["error"]["code"] == -32001
         notice = (await human.until(event="privilege_violation"))["payload"]
         assert notice["participant"] == agent_id and notice["kind"] == "mcp" and "payload" not in notice
     async with joined(node, *who) as (_, human):
@@ -577,3 +583,60 @@ async def test_a_connection_may_ask_for_less_and_another_room_hears_nothing(node
         await elsewhere.until(id=end)
         assert [one["id"] for one in elsewhere.heard if one["kind"] in ("mcp", "chat")] == [end]
         await quiet.leave()
+
+
+async def test_a_body_that_takes_its_time_is_judged_by_what_its_sender_may_do_then(node: RunningNode) -> None:
+    ((name, _),) = names("full")
+    bearer = token(node, name, privilege="full")
+    async with joined(node, (name, "full")):
+        body = json.dumps({"id": uuid.uuid4().hex, "kind": "mcp", "payload": CALL}).encode()
+        reader, writer = await asyncio.open_connection(node.host, node.port)
+        head = (
+            f"POST /v0/topics/garden/messages HTTP/1.1\r\nhost: {node.host}:{node.port}\r\n"
+            f"authorization: Bearer {bearer}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body[:10])
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        node.admin(f"/admin/participants/{name}/demote", "POST", {})
+        writer.write(body[10:])
+        async with asyncio.timeout(10):
+            assert (await reader.readline()).split()[1] == b"403"
+        writer.close()
+
+
+async def test_what_a_participant_asks_itself_frees_it_from_no_rate(node: RunningNode) -> None:
+    ((name, _),) = names("full")
+    async with joined(node, (name, "full")) as (a,):
+        asked = await a.send("mcp", CALL, to=[name])
+        for _ in range(61):
+            await a.say("again", correlation_id=asked)
+        assert (await a.until(event="error"))["payload"]["code"] == "rate_limited"
+
+
+async def test_no_envelope_silences_a_client_of_v0_that_asks_for_history(node: RunningNode) -> None:
+    (name, _), (old, _) = names("full", "restricted")
+    async with joined(node, (name, "full"), topic="open") as (a,):
+        mark = uuid.uuid4().hex
+        text = '{"protocol":"mcpx/v0.1","id":"%s","kind":"chat","payload":{"text":"hi","x":1e999,"y":"\\ud800"}}'
+        await a.socket.send(text.replace("%s", mark))
+        await a.until(id=mark)
+        listening = await Bare.join(node, "open", token(node, old, "open"), protocol="mcp-x/v0", history="5")
+        assert (await listening.next())["payload"]["event"] == "welcome"
+        told = json.loads(await listening.socket.recv(), parse_constant=str)
+        assert mark in [one["id"] for one in told["payload"]["envelopes"]]
+        said = await a.say("live")
+        await listening.until(id=said)
+        await listening.leave()
+
+
+async def test_a_flood_of_refusals_is_not_written_down_line_by_line(node: RunningNode) -> None:
+    ((name, _),) = names("restricted")
+    async with joined(node, (name, "restricted")) as (a,):
+        for _ in range(150):
+            await a.send("mcp", CALL)
+        for _ in range(150):
+            await a.until(kind="mcp")
+    told = node.admin("/admin/audit?limit=1000")
+    lines = [one for one in told["records"] if name in json.dumps(one) and "privilege_violation" in json.dumps(one)]
+    assert 0 < len(lines) <= 60

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.rooms.participant import Bare, token
 from websockets.exceptions import ConnectionClosed
 
@@ -84,8 +84,12 @@ async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_mi
         for number in range(300):
             await sender.send("mcp", {"number": number, "pad": "x" * 60_000})
             await sender.until(kind="mcp")  # it goes on for those who read
-        connected = node.admin("/admin/rooms/garden/connections")["connections"]
-        assert [one["participantId"] for one in connected] == ["sender"]
+
+        def connected() -> list[str]:
+            shown = node.admin("/admin/rooms/garden/connections")["connections"]
+            return [one["participantId"] for one in shown]
+
+        await asyncio.to_thread(wait_for, lambda: connected() == ["sender"], 10.0)
         slow.close()
         back = await Bare.join(node, "garden", token(node, "slow"), after="0")
         seen: list[int] = []

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.jsonrpc.surrogates import hide
 from interlock.protocol.rooms.envelope import PROTOCOLS, Envelope
 from interlock.protocol.rooms.errors import VIOLATION_MESSAGE, Refusal
 from interlock.protocol.rooms.participants import Privilege
@@ -22,6 +23,8 @@ PRESENCE: Final = "presence"
 SYSTEM: Final = "system"
 
 CHAT_BYTES_MAX: Final = 64 * 1024
+CHAT_PAYLOAD_BYTES_MAX: Final = 512 * 1024  # with what else stands beside the text, however it is escaped
+RPC_ID_BYTES_MAX: Final = 128  # of what is kept of a request
 REASON_CHARS_MAX: Final = 2000
 _RESERVED: Final = frozenset((PRESENCE, SYSTEM))
 _KINDS: Final = frozenset((MCP, PROPOSAL, CHAT, PRESENCE, SYSTEM))
@@ -29,14 +32,20 @@ _LATER: Final = "it is a kind of the released v0.1 or of MEW, which speak anothe
 _FORMATS: Final = ("plain", "markdown")
 
 _decode_any = msgspec.json.Decoder().decode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A stored `mcp` envelope that an answer refers to."""
+    """A stored `mcp` request that an answer refers to."""
 
+    by: str
     to: tuple[str, ...]
     rpc_id: bytes  # as it stands in the payload
     is_answered: bool  # by the one who answers now
+
+    def awaits(self, participant: str) -> bool:
+        """Whether an answer of this participant is still to come. No one asks themselves."""
+        return participant in self.to and participant != self.by and not self.is_answered
 
 
 def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> Refusal | None:
@@ -89,17 +98,24 @@ def privilege_refusal(
     return Refusal("privilege_violation", VIOLATION_MESSAGE, id=envelope.id, answers=rpc_id(envelope.payload))
 
 
+def is_request(payload: bytes) -> bool:
+    """Whether it asks for an answer, by its top-level keys alone."""
+    members = _maybe_members(payload)
+    return "method" in members and "id" in members
+
+
 def rpc_id(payload: bytes) -> bytes:
     """The JSON-RPC id of a payload, as it is written there; null where it has none that can be answered (X-4.4.2-3)."""
     raw = bytes(_maybe_members(payload).get("id", Raw(b"null")))
+    if len(raw) > RPC_ID_BYTES_MAX:
+        return b"null"
     return raw if raw[:1] == b'"' or raw[:1].isdigit() or raw[:1] == b"-" else b"null"
 
 
 def _is_answer(envelope: Envelope, sender: str, asked: Asked) -> bool:
     members = _maybe_members(envelope.payload)
     return (
-        sender in asked.to
-        and not asked.is_answered
+        asked.awaits(sender)
         and "method" not in members
         and ("result" in members) != ("error" in members)
         and bytes(members.get("id", Raw(b""))) == asked.rpc_id != b"null"
@@ -139,6 +155,8 @@ def _chat_refusal(envelope: Envelope) -> Refusal | None:
         wrong = "a chat message has a 'text', a string"
     elif len(text.encode("utf-8", "surrogatepass")) > CHAT_BYTES_MAX:
         wrong = f"the text of a chat message has at most {CHAT_BYTES_MAX} bytes"
+    elif len(envelope.payload) > CHAT_PAYLOAD_BYTES_MAX:
+        wrong = f"a chat message has at most {CHAT_PAYLOAD_BYTES_MAX} bytes"
     elif "format" in members and _maybe_text(members["format"]) not in _FORMATS:
         wrong = "the 'format' of a chat message is 'plain' or 'markdown'"
     return None if wrong is None else Refusal("invalid_chat", wrong, id=envelope.id)
@@ -146,9 +164,15 @@ def _chat_refusal(envelope: Envelope) -> Refusal | None:
 
 def _maybe_members(payload: bytes) -> dict[str, Raw]:
     try:
-        return msgspec.json.decode(payload, type=dict[str, Raw])
+        return _decode_members(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}  # half a surrogate pair in a key: nothing of it is read here
+        hidden = hide(payload)
+    if hidden is None:
+        return {}
+    try:
+        return {key: hidden.show(value) for key, value in _decode_members(hidden.data).items()}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
 
 
 def _maybe_text(raw: Raw | None) -> str | None:

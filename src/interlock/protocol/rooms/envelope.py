@@ -25,6 +25,8 @@ ENVELOPE_BYTES_MAX: Final = 1024 * 1024
 NESTING_MAX: Final = 64
 ID_CHARS_MAX: Final = 128
 RECIPIENTS_MAX: Final = 100
+KIND_CHARS_MAX: Final = 64
+BRACKETS_MAX: Final = 100_000  # of arrays and objects: looking at each takes time
 
 _KNOWN: Final = frozenset(("protocol", "id", "ts", "from", "to", "kind", "correlation_id", "payload"))
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -93,7 +95,7 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
             sender=fields.maybe_string("from"),
             to=fields.recipients(),
             ts=fields.stamp(),
-            correlation_id=fields.maybe_string("correlation_id"),
+            correlation_id=fields.correlation_id(),
             extra=b"".join(b",%b:%b" % (_encode(key), value) for key, value in members.items() if key not in _KNOWN),
         )
     except _Wrong as wrong:
@@ -111,9 +113,11 @@ def _members_untrusted(data: bytes) -> dict[str, Raw] | Refusal:
         return Refusal("invalid_envelope", "an envelope is one JSON object")
     except (msgspec.DecodeError, RecursionError):
         return Refusal("invalid_json", "an envelope is JSON, one object in each message")
+    if data.count(b"{") + data.count(b"[") > BRACKETS_MAX:
+        return Refusal("invalid_json", f"an envelope holds at most {BRACKETS_MAX} arrays and objects")
     if _is_deeper(data, NESTING_MAX):
         return Refusal("invalid_json", f"an envelope is nested at most {NESTING_MAX} levels deep")
-    doubled = _maybe_doubled(members, data)
+    doubled = _maybe_doubled(members, data) or _maybe_alike(members)
     if doubled is not None:
         return Refusal("invalid_envelope", f"the member {doubled[:100]!r} stands twice; readers may take either")
     return members
@@ -153,6 +157,11 @@ def _maybe_doubled(members: dict[str, Raw], data: bytes) -> str | None:
     return doubled[0] if doubled else None
 
 
+def _maybe_alike(members: dict[str, Raw]) -> str | None:
+    """A member that some readers take for one of ours, because they read names without their case."""
+    return next((key for key in members if key not in _KNOWN and key.casefold() in _KNOWN), None)
+
+
 class _Wrong(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -181,8 +190,8 @@ class _Fields:
 
     def kind(self, raw: Raw) -> str:
         kind = _maybe_text(raw)
-        if kind is None:
-            raise self._wrong("'kind' is a string", "unknown_kind")
+        if kind is None or len(kind) > KIND_CHARS_MAX:
+            raise self._wrong(f"'kind' is a string of at most {KIND_CHARS_MAX} characters", "unknown_kind")
         return kind
 
     def protocol(self) -> str | None:
@@ -205,6 +214,12 @@ class _Fields:
             raise self._wrong(f"{name!r} is a string")
         return text
 
+    def correlation_id(self) -> str | None:
+        text = self.maybe_string("correlation_id")
+        if text is not None and len(text) > ID_CHARS_MAX:
+            raise self._wrong(f"'correlation_id' has at most {ID_CHARS_MAX} characters")
+        return text
+
     def recipients(self) -> tuple[str, ...] | None:
         raw = self._members.get("to")
         if raw is None or bytes(raw) == b"null":
@@ -213,8 +228,8 @@ class _Fields:
             ids = _decode_ids(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise self._wrong("'to' is an array of participant ids") from None
-        if len(ids) > RECIPIENTS_MAX:
-            raise self._wrong(f"'to' names at most {RECIPIENTS_MAX} participants")
+        if len(ids) > RECIPIENTS_MAX or max(map(len, ids), default=0) > ID_CHARS_MAX:
+            raise self._wrong(f"'to' names at most {RECIPIENTS_MAX} participants, each by its id")
         return tuple(ids)
 
     def stamp(self) -> str | None:

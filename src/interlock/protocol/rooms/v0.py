@@ -54,10 +54,11 @@ def encode_v0(envelope: Envelope) -> bytes:
 
 def _as_v0_event(payload: bytes) -> bytes:
     """The text of v0 and its published client name things differently: both names are given (X-6.3-4)."""
+    if not payload.startswith((b'{"event":"welcome"', b'{"event":"error"')):
+        return payload  # as it is: what others sent may stand in it
     event: dict[str, Any] = msgspec.json.decode(payload)
-    if event.get("event") in ("welcome", "error"):
-        event["type"] = event["event"]
-    if event.get("event") == "welcome":
+    event["type"] = event["event"]
+    if event["event"] == "welcome":
         event["participant_id"] = event["participant"]["id"]
         event["protocol"] = V0
         event["history"] = []

@@ -258,7 +258,7 @@ class McpProtocol(HttpConnection):
             self._early_frames += data
 
     def _answer_upgrade(self, _: None) -> None:
-        self.table.open.discard(self)
+        self.table.leave(self, self.peer)
         self.handle_websocket_upgrade()
         if self._early_frames:
             socket: Any = self.transport.get_protocol()

@@ -160,6 +160,7 @@ class Endpoints:
             await asyncio.sleep(SWEEP_S)
             now = loop.time()
             self._public.sweep(now)
+            self._rooms.sweep(now)
             for connections in self._operator_connections:
                 connections.sweep(now)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.net.message_pipe import POLICY, TOO_BIG
+from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG
 from interlock.net.websocket.accept import AcceptedPipe
 from interlock.protocol.jsonrpc.oversized import Oversized
 from interlock.protocol.rooms import gateway_messages
@@ -20,6 +20,7 @@ from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.participants import Participant
 from interlock.protocol.rooms.v0 import encode_v0
 from interlock.runtime.base.clock import Clock
+from interlock.runtime.rooms.history import within_bytes
 from interlock.runtime.rooms.room import Delivery, Room
 from interlock.store.ports import StoreError
 
@@ -84,6 +85,7 @@ class RoomConnection:
         self._say(self._room.join(self, self._who, self.principal, self.source))
         if not self._is_live:
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(), name="room history")
+            self._catching_up.add_done_callback(self._after_catching_up)
 
     # The room's side
 
@@ -178,7 +180,7 @@ class RoomConnection:
                 if after >= upto:
                     self._is_live = True  # nothing is awaited between the look and this
                     return
-                records = await room.history.read(after, upto, HISTORY_BATCH)
+                records = within_bytes(await room.history.read(after, upto, HISTORY_BATCH))
                 if not records:  # they were forgotten meanwhile
                     after = upto
                     continue
@@ -190,6 +192,12 @@ class RoomConnection:
             log.error("room %s: history cannot be read: %s", room.topic, away)
             self._say(gateway_messages.system_event(room.stamp(), {"event": "history_gap"}, to=self.participant))
             self._is_live = True
+
+    def _after_catching_up(self, task: "asyncio.Task[None]") -> None:
+        """A connection that could not be told its history is ended, not left silent."""
+        if not task.cancelled() and task.exception() is not None:
+            log.error("room %s: history failed", self._room.topic, exc_info=task.exception())
+            self.close(INTERNAL, "history could not be told")
 
     async def _read_by_peer(self) -> None:
         """A long history waits for its reader; live envelopes do not."""

@@ -12,6 +12,7 @@ import msgspec
 from interlock.store.ports import Record, Streams
 
 READ_MAX: Final = 1000  # records in one reading
+TOLD_BYTES: Final = 512 * 1024  # of records in one message
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -40,6 +41,16 @@ class History:
     async def trim(self, upto: int) -> None:
         """Forgets records up to that sequence."""
         await self._streams.trim(self._stream, upto)
+
+
+def within_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:
+    """As many of the first as fit into one message; one at least."""
+    size = 0
+    for number, record in enumerate(records):
+        size += len(record.data)
+        if size > most and number:
+            return records[:number]
+    return records
 
 
 def _stored(record: Record) -> Stored:

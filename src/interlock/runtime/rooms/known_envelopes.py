@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.protocol.rooms.enforcement import MCP, Asked, rpc_id
+from interlock.protocol.rooms.enforcement import MCP, Asked, is_request, rpc_id
 from interlock.protocol.rooms.envelope import Envelope
 from interlock.protocol.rooms.errors import Refusal
 
@@ -15,6 +15,7 @@ KNOWN_MIN: Final = 10_000
 class _Known(msgspec.Struct):
     digest: bytes
     sequence: int = 0  # 0: accepted, and not stored yet
+    by: str = ""
     to: tuple[str, ...] = ()  # of a request
     rpc_id: bytes = b""
     answered_by: tuple[str, ...] = ()
@@ -38,11 +39,11 @@ class KnownEnvelopes:
 
     def add(self, envelope: Envelope, sender: str, sequence: int = 0) -> None:
         known = _Known(_digest(envelope, sender), sequence)
-        if envelope.kind == MCP and envelope.to:
-            known.to, known.rpc_id = envelope.to, rpc_id(envelope.payload)
+        if envelope.kind == MCP and envelope.to and is_request(envelope.payload):
+            known.by, known.to, known.rpc_id = sender, envelope.to, rpc_id(envelope.payload)
         self._by_id[envelope.id] = known
         asked = self._by_id.get(envelope.correlation_id or "")
-        if asked is not None and envelope.kind == MCP and sender in asked.to:
+        if asked is not None and envelope.kind == MCP and sender in asked.to and sender not in asked.answered_by:
             asked.answered_by += (sender,)
         if len(self._by_id) > self._most:
             del self._by_id[next(iter(self._by_id))]
@@ -62,7 +63,9 @@ class KnownEnvelopes:
     def maybe_asked(self, id: str | None, by: str) -> Asked | None:
         """The request that `id` names, as the one who would answer it sees it."""
         known = self._by_id.get(id or "")
-        return None if known is None or not known.to else Asked(known.to, known.rpc_id, by in known.answered_by)
+        if known is None or not known.to:
+            return None
+        return Asked(known.by, known.to, known.rpc_id, by in known.answered_by)
 
 
 def _digest(envelope: Envelope, sender: str) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.protocol.rooms import enforcement, gateway_messages
+from interlock.protocol.rooms.enforcement import Asked
 from interlock.protocol.rooms.envelope import V0, Envelope, decode_untrusted, encode
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.gateway_messages import Stamp
@@ -38,6 +39,8 @@ REMOVED: Final = 4403
 REPLACEMENTS_MAX: Final = 5  # X-4.4.1-5, in REPLACEMENTS_S
 REPLACEMENTS_S: Final = 60.0
 NOTICE_EVERY_S: Final = 10.0  # X-5.3-2
+RECORDED_MAX: Final = 60  # refusals of one participant in a minute that go on record
+MINUTE_S: Final = 60.0
 RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle ones included
 DELIVERIES_PER_TURN: Final = 256  # then others have their turn
 DAY_S: Final = 86_400
@@ -97,6 +100,7 @@ class Room:
         self._clock = clock
         self._known = KnownEnvelopes(settings.history_max)
         self._rates: dict[str, RateWindow] = {}
+        self._refused: dict[str, deque[float]] = {}  # when, by participant
         self._queue: list[Delivery] = []
         self._numbered = 0
         self._writer: asyncio.Task[None] | None = None
@@ -240,18 +244,20 @@ class Room:
             enforcement.kind_refusal(envelope, self.settings)
             or enforcement.sender_refusal(envelope, who.id)
             or enforcement.privilege_refusal(envelope, who.id, who.privilege, self.settings, asked)
-            or self._rate_refusal(envelope, who, is_answer=asked is not None and who.id in asked.to)
+            or self._rate_refusal(envelope, who, asked)
             or enforcement.payload_refusal(envelope)
             or self._known.duplicate(envelope, who.id)
         )
 
-    def _rate_refusal(self, envelope: Envelope, who: Participant, *, is_answer: bool) -> Refusal | None:
-        """X-N-4: what a full participant was asked for does not count."""
+    def _rate_refusal(self, envelope: Envelope, who: Participant, asked: Asked | None) -> Refusal | None:
+        """X-N-4: the one answer of a full participant to what another asked does not count."""
+        is_answer = envelope.kind == enforcement.MCP and asked is not None and asked.awaits(who.id)
         if is_answer and who.privilege is Privilege.FULL:
             return None
         if who.id not in self._rates and len(self._rates) >= RATES_MAX:
             now = self._clock.now()
             self._rates = {id: one for id, one in self._rates.items() if not one.is_idle(now)}
+            self._refused = {id: one for id, one in self._refused.items() if one and one[-1] > now - MINUTE_S}
         window = self._rates.setdefault(who.id, RateWindow())
         what = {enforcement.PROPOSAL: ("proposals", "envelopes"), enforcement.CHAT: ("chat", "envelopes")}
         counted: Any = what.get(envelope.kind, ("envelopes",))
@@ -261,7 +267,7 @@ class Room:
         return self._rates.get(participant) or RateWindow()
 
     def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: Refusal) -> None:
-        if refusal.code == "rate_limited":
+        if refusal.code == "rate_limited" or not self._is_recorded(who.id):
             return  # a flood is not written down line by line
         self._audit.add("refuse", self.topic, principal, refusal.code, envelope, participant=who.id)
         seat = self.seats.get(who.id)
@@ -271,6 +277,15 @@ class Room:
             seat.noticed = self._clock.now()
             event = {"event": "privilege_violation", "participant": who.id, "envelope": envelope.id}
             self._announce(gateway_messages.system_event(self.stamp(), {**event, "kind": envelope.kind}))
+
+    def _is_recorded(self, participant: str) -> bool:
+        """Whether one more refusal of a participant goes on record: RECORDED_MAX in a minute do."""
+        window = self._refused.setdefault(participant, deque(maxlen=RECORDED_MAX))
+        now = self._clock.now()
+        if len(window) == RECORDED_MAX and window[0] > now - MINUTE_S:
+            return False
+        window.append(now)
+        return True
 
     def notices(self, envelope: Envelope, to: str) -> Iterable[Envelope]:
         """What the sender of a published envelope should know at once instead of waiting (X-4-8, X-3.1-5)."""

@@ -4,6 +4,8 @@ Rooms are declared in the configuration or created by an operator; both keep the
 grant belongs to a principal in one room and outlives its connections (X-10.3-1).
 """
 
+import asyncio
+import hashlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +17,7 @@ from interlock.protocol.rooms.participants import (
     Privilege,
     Settled,
     is_participant_id,
+    is_reserved,
     is_topic,
     matches_any,
     settled_privilege,
@@ -33,6 +36,7 @@ CREATED: Final = "rooms"  # bucket: topic -> when and by whom
 JOINS: Final = "room-joins"  # bucket: topic, line feed, participant -> what had been said when it first came
 GRANTS: Final = "room-grants"  # bucket: topic, line feed, participant -> Grant
 SHUTDOWN: Final = 1001
+ROOMS_MAX: Final = 1000  # that connecting alone makes
 CREDENTIAL_ENDED: Final = 4401
 
 Stands = Callable[[str], bool]
@@ -69,6 +73,7 @@ class Rooms:
         self._created: dict[str, Created] = {}
         self._grants: dict[str, Grant] = {}
         self._joins: dict[str, int] = {}
+        self._creating = asyncio.Lock()
         self.is_stopping = False
 
     async def open(self) -> None:
@@ -134,18 +139,20 @@ class Rooms:
 
     async def create(self, topic: str, by: str) -> Room | None:
         """None where there is one of that name. Raises StoreError."""
-        if topic in self.by_topic:
-            return None
-        created = Created(by=by, at=self._clock.wall())
-        await self._store.kv.put(CREATED, topic, msgspec.json.encode(created), created.at)
-        self._created[topic] = created
-        self.audit.add("create", topic, by, "ok")
-        return await self._begin(topic)
+        async with self._creating:
+            if topic in self.by_topic:
+                return None
+            created = Created(by=by, at=self._clock.wall())
+            await self._store.kv.put(CREATED, topic, msgspec.json.encode(created), created.at)
+            self._created[topic] = created
+            self.audit.add("create", topic, by, "ok")
+            return await self._begin(topic)
 
     async def maybe_room(self, topic: str, principal: str) -> Room | None:
         """The room of that topic; it is made where `auto_create` says so."""
         room = self.by_topic.get(topic)
-        if room is None and self._plan.rooms.auto_create and is_topic(topic) and not self.is_stopping:
+        may_create = self._plan.rooms.auto_create and len(self.by_topic) < ROOMS_MAX
+        if room is None and may_create and is_topic(topic) and not self.is_stopping:
             try:
                 return await self.create(topic, principal) or self.by_topic.get(topic)
             except StoreError as away:
@@ -221,7 +228,9 @@ class Rooms:
                     room.disconnect(participant, CREDENTIAL_ENDED, "your credential counts no more")
 
 
-def participant_of(principal: str) -> str | None:
-    """The id of a client in a room: its principal's name (X-N-3). None where that cannot be one."""
-    name = "".join(one if one.isascii() and (one.isalnum() or one in "._:-") else "-" for one in principal)
-    return name if is_participant_id(name) else None
+def participant_of(principal: str) -> str:
+    """The id of a client in a room: its principal's name (X-N-3), with a hash where it cannot be written as one."""
+    if is_participant_id(principal) and not is_reserved(principal):
+        return principal
+    plain = "".join(one if one.isascii() and (one.isalnum() or one in "._:-") else "-" for one in principal)
+    return f"{plain[:55]}-{hashlib.sha256(principal.encode()).hexdigest()[:8]}"

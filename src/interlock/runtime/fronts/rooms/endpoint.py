@@ -30,6 +30,7 @@ from interlock.runtime.fronts.public import PROXY_HEADERS, Bearers
 from interlock.runtime.fronts.request_head import HeadInspector
 from interlock.runtime.fronts.trusted_proxies import address_of, source_of
 from interlock.runtime.rooms.connection import RoomConnection, Wishes
+from interlock.runtime.rooms.history import within_bytes
 from interlock.runtime.rooms.room import Room
 from interlock.runtime.rooms.rooms import Rooms, participant_of
 from interlock.store.ports import StoreError
@@ -37,6 +38,8 @@ from interlock.store.ports import StoreError
 PREFIX: Final = "/v0/"
 TICKET_S: Final = 30.0
 TICKETS_MAX: Final = 1000
+HISTORY_ANSWER_BYTES: Final = 8 * 1024 * 1024
+SWEEP_S: Final = 5.0
 WAIT_MAX_S: Final = 25.0
 
 Scope = MutableMapping[str, Any]
@@ -84,6 +87,7 @@ class RoomsEndpoint:
         self._clock = clock
         self._inspector = HeadInspector(plan)
         self._tickets: dict[str, Ticket] = {}
+        self._swept = 0.0
 
     def replan(self, plan: Plan) -> None:
         self._plan = plan
@@ -101,6 +105,13 @@ class RoomsEndpoint:
             await self._socket(scope, send, caller, query)
         else:
             await self._http(scope, receive, send, caller, query)
+
+    def sweep(self, now: float) -> None:
+        """Ends the connections of those whose credential has ended meanwhile."""
+        if now - self._swept >= SWEEP_S:
+            self._swept = now
+            tokens = self._tokens
+            self._rooms.dismiss(lambda principal: tokens.stands(principal) and not tokens.has_lapsed(principal))
 
     # Who asks
 
@@ -152,8 +163,6 @@ class RoomsEndpoint:
         if caller.topic is None and not self._rooms.may_join(room, caller.principal):
             return Refusal(403, "wrong_topic", "this room does not have you among its members")
         id = caller.participant or participant_of(caller.principal)
-        if id is None:
-            return Refusal(403, "wrong_topic", "your name cannot be a participant's; ask for a token for this room")
         settled = self._rooms.settle(room, id, caller.principal, caller.privilege)
         try:
             readable_after = await self._rooms.first_joined(room, id)
@@ -194,7 +203,7 @@ class RoomsEndpoint:
         v0 = room.settings.v0_clients
         if protocol == V0 and v0 == "refuse":
             return Refusal(426, "protocol_required", f"this room takes clients of {V01} alone")
-        if protocol == V0 and v0 != "assign":
+        if protocol == V0 and v0 != "assign" and joined.source != "grant":
             who = msgspec.structs.replace(who, privilege=Privilege(v0))
         return msgspec.structs.replace(joined, who=who)
 
@@ -291,6 +300,7 @@ class RoomsEndpoint:
             records = await room.history.read(max(readable_after, place), room.delivered, limit)
         except StoreError:
             return Refusal(503, "unavailable", "history cannot be read at the moment")
+        records = within_bytes(records, HISTORY_ANSWER_BYTES)
         return {
             "history": [_told(one) for one in records],
             "more": bool(records) and records[-1].sequence < room.delivered,
@@ -309,6 +319,10 @@ class RoomsEndpoint:
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
         joined = await self._join(caller, topic)
+        body = None if isinstance(joined, Refusal) else await _read(receive, joined.room.settings.max_envelope_bytes)
+        # A body may take its time: what the sender may do is what it may do now.
+        again = await self._admit(scope, {})
+        joined = again if isinstance(again, Refusal) else await self._join(again, topic)
         if isinstance(joined, Refusal):
             await self._turn_away(scope, send, joined)
             return
@@ -316,7 +330,6 @@ class RoomsEndpoint:
         seat = room.seats.get(joined.who.id)
         who = joined.who if seat is None else seat.participant
         most = room.settings.max_envelope_bytes
-        body = await _read(receive, most)
         envelope = (
             EnvelopeRefusal("envelope_too_large", f"an envelope has at most {most} bytes", {"limit": most})
             if body is None
