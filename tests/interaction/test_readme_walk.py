@@ -143,9 +143,10 @@ def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(c
     ran = []
     for command, printed in rest:
         if command.startswith("interlock approve ID"):
-            waiting = json.loads(checkout.shell(f"{exported}; interlock approvals --json").stdout)
             kind = "enrolment" if "--code" in command else "call"
-            command = command.replace("ID", f"{_id_of(waiting, kind)} --yes", 1).replace("CODE", checkout.setup_code)
+            asked = f"{exported}; interlock approvals --json"
+            id = wait_for(lambda asked=asked, kind=kind: _maybe_id(json.loads(checkout.shell(asked).stdout), kind))
+            command = command.replace("ID", f"{id} --yes", 1).replace("CODE", checkout.setup_code)
         done = checkout.shell(f"{exported}; {command}")
         said = (done.stdout + done.stderr).splitlines()
         assert done.returncode == (3 if printed and printed[0].startswith("Nothing was executed") else 0), said
@@ -158,9 +159,9 @@ def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(c
     assert checkout.git("status", "--porcelain") == ""
 
 
-def _id_of(answer: Any, kind: str) -> str:
+def _maybe_id(answer: Any, kind: str) -> str | None:
     listed = answer["approvals"] if isinstance(answer, dict) else answer
-    return str(next(one["id"] for one in listed if one["kind"] == kind))
+    return next((str(one["id"]) for one in listed if one["kind"] == kind), None)
 
 
 def test_the_tree_is_drawn_as_the_readme_shows_it(checkout: Checkout) -> None:

@@ -93,7 +93,7 @@ async def test_two_aggregators_may_each_have_the_same_segment_and_differ_by_pref
             for side in ("left", "right"):
                 await root.until_listed(f"{side}.jira.search")
                 assert (await peer.call(f"{side}.jira.search")).result["content"][0]["text"] == side
-            assert (await peer.call("jira.search")).error["message"] == "tool_not_found"
+            assert (await peer.call("jira.search")).error["data"]["reason"] == "tool_not_found"
 
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")

@@ -1,4 +1,6 @@
-"""One node and one browser for all tests of the console, with a person who is logged in and has a passkey."""
+"""One node and one browser for the tests of a file, with a person who is logged in and has a passkey.
+
+Playwright keeps an event loop running in the thread of the tests: no longer than a file, or no other test has one."""
 
 import json
 import os
@@ -72,7 +74,7 @@ class Console:
         return [json.loads(line) for line in self.diary.read_text().splitlines()] if self.diary.exists() else []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = maybe_chromium()
     if program is None:
@@ -83,7 +85,7 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     folder = tmp_path_factory.mktemp("console")
     words = command(folder / "diary.jsonl")
@@ -118,14 +120,14 @@ def enrol(node: RunningNode, page: Page) -> None:
     page.goto(home)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def context(browser: Browser, node: RunningNode) -> Iterator[BrowserContext]:
     with browser.new_context(viewport={"width": 1000, "height": 680}, color_scheme="light") as made:
         made.set_default_timeout(WITHIN_MS)
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def console(node: RunningNode, context: BrowserContext) -> Console:
     page = log_in(node, context)
     made = Console(node, node.data.parent / "diary.jsonl", page)

@@ -280,8 +280,8 @@ def test_what_the_agent_loosens_is_shown_until_an_approver_signs_and_no_code_goe
         assert 'gate.mode = "open"' in node.cli("status").stdout
 
         def told_code() -> bool:
-            node.admin("/admin/agents/challenge", "POST", {"principal": "client:laptop", "name": "coder"})
             before = leak.read_text() if leak.exists() else ""
+            node.admin("/admin/agents/challenge", "POST", {"principal": "client:laptop", "name": "coder"})
             line = wait_for(lambda: (leak.read_text() if leak.exists() else "").removeprefix(before).strip())
             return json.loads(line.splitlines()[-1]).get("code") is not None
 

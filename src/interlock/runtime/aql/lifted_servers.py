@@ -63,16 +63,14 @@ class LiftedServers:
         self.changed = Feed[None]()
         self._asked: dict[str, frozenset[Route]] = {}  # by segment: the tools it had when it was asked
         self._tasks = BackgroundTasks()
-        self._asking: set[asyncio.Task[Any]] = set()
 
     @property
     def is_asking(self) -> bool:
-        return bool(self._asking)
+        return len(self._tasks) > 0
 
     async def settle(self) -> None:
         """Until those that are asked have answered, or for as long as a client waits for a list."""
-        if self._asking:
-            await asyncio.wait(set(self._asking), timeout=SETTLE_S)
+        await self._tasks.finish(SETTLE_S)
 
     def operations(self, route: Route) -> Mapping[str, Operation] | None:
         """By the name that the server has for each. None: an ordinary tool."""
@@ -94,9 +92,7 @@ class LiftedServers:
             tools = frozenset(several)
             if self._dispatch is not None and self._asked.get(segment) != tools:
                 self._asked[segment] = tools
-                task = self._tasks.begin(self._ask(segment, sorted(tools, key=_rank)))
-                self._asking.add(task)
-                task.add_done_callback(self._asking.discard)
+                self._tasks.begin(self._ask(segment, sorted(tools, key=_rank)))
 
     async def _ask(self, segment: str, tools: list[Route]) -> None:
         by_name = {route.original: route for route in tools}
