@@ -114,6 +114,7 @@ def test_floods_delay_no_list_and_no_call_of_another_server(flooded: RunningNode
                 answer = client.modern("tools/call", {"name": "good__echo", "arguments": {"n": number}})
                 taken.append(time.monotonic() - began)
                 assert answer.json["result"]["structuredContent"] == {"n": number}
+        wire.modern("tools/list")  # the first waits for servers that were just begun with, within its bound
         began = time.monotonic()
         listed = wire.modern("tools/list").json["result"]["tools"]
         assert time.monotonic() - began < 5.0

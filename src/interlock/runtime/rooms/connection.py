@@ -7,12 +7,11 @@ not read is closed with the code 4429 and may resume where it stopped; nothing i
 import asyncio
 import logging
 from collections import deque
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG
-from interlock.net.websocket.accept import AcceptedPipe
 from interlock.protocol.jsonrpc.oversized import Oversized
 from interlock.protocol.rooms import gateway_messages
 from interlock.protocol.rooms.envelope import V0, V01, Envelope, decode_untrusted, encode
@@ -23,6 +22,9 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.rooms.history import within_bytes
 from interlock.runtime.rooms.room import Delivery, Room
 from interlock.store.ports import StoreError
+
+if TYPE_CHECKING:
+    from interlock.net.websocket.accept import AcceptedPipe
 
 log = logging.getLogger("interlock.rooms")
 
@@ -79,7 +81,7 @@ class RoomConnection:
         self._closing = False
         self._catching_up: asyncio.Task[None] | None = None
 
-    def begin(self, pipe: AcceptedPipe) -> None:
+    def begin(self, pipe: "AcceptedPipe") -> None:
         """Takes its place in the room. Nothing precedes the welcome."""
         self._pipe = pipe
         self._say(self._room.join(self, self._who, self.principal, self.source))
