@@ -1,5 +1,6 @@
 """Is a signature the person's word for exactly what they were shown?"""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ def shown(arguments: str | None = ARGUMENTS, **changes: Any) -> Answer:
 def sign(answer: Answer, said: str | None = None, key: str | None = "ada") -> dict[str, Any]:
     proof: dict[str, Any] = json.loads(bytes(prove(answer, said=said, key=key, passphrase_fd=None)))
     return proof
+
+
+def issuer(proof: dict[str, Any]) -> str:
+    claims = proof["token"].split(".")[1]
+    return str(json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["iss"])
 
 
 @pytest.fixture
@@ -157,10 +163,12 @@ def test_the_one_key_there_is_signs_and_of_several_one_is_chosen(inline: Inline)
     inline("access", "key", "ada", "--no-passphrase")
     assert sign(shown(), key=None)
     inline("access", "key", "bob", "--no-passphrase")
+    assert issuer(sign(shown(), key=None)) == "ada"  # the one of them that may approve it
     with pytest.raises(BadUsage, match="ada, bob"):
-        sign(shown(), key=None)
+        sign(shown(approvers=[]), key=None)
     inline("access", "key", own_name(), "--no-passphrase")
-    assert sign(shown(), key=None)
+    assert issuer(sign(shown(), key=None)) == "ada"
+    assert issuer(sign(shown(approvers=[]), key=None)) == own_name()
     with pytest.raises(Refused, match="there is no key carl in"):
         sign(shown(), key="carl")
 

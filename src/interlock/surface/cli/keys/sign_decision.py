@@ -38,7 +38,7 @@ def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: i
         tool=shown.tool,
         aggregator_id=shown.aggregator_id,
     )
-    return sign(asked, key=key, passphrase_fd=passphrase_fd)
+    return sign(asked, key=key, passphrase_fd=passphrase_fd, approvers=shown.approvers)
 
 
 def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None) -> Raw:
@@ -72,10 +72,10 @@ def prove_classes(
     return sign(asked, key=key, passphrase_fd=passphrase_fd)
 
 
-def sign(asked: Asked, *, key: str | None, passphrase_fd: int | None) -> Raw:
-    """A proof by a key of the person at this machine."""
+def sign(asked: Asked, *, key: str | None, passphrase_fd: int | None, approvers: Sequence[str] = ()) -> Raw:
+    """A proof by a key of the person at this machine: of those that may approve, where the node names them."""
     keys = OperatorKeys()
-    name = _choose_key(keys, key)
+    name = _choose_key(keys, key, approvers)
     signer = keys.open(name, lambda: read_passphrase(name, passphrase_fd))
     claims = claims_of(asked, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=time.time())
     return Raw(msgspec.json.encode({"type": "operator_signature", "token": signer.sign(TYP, claims)}))
@@ -132,11 +132,14 @@ def _not_what_is_shown(what: str) -> Refused:
     )
 
 
-def _choose_key(keys: OperatorKeys, named: str | None) -> str:
+def _choose_key(keys: OperatorKeys, named: str | None, approvers: Sequence[str]) -> str:
     if named is not None:
         return named
     known = keys.names()
     own = own_name()
+    entitled = [name for name in known if name in approvers]
+    if own not in entitled and len(entitled) == 1:
+        return entitled[0]
     if own in known or not known:
         return own
     if len(known) > 1:

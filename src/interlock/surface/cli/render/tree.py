@@ -72,7 +72,12 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped_lines(told, width)]
     if status.gate.without_approver:
         tools = count(status.gate.without_approver, "tool")
-        trouble = f"calls of {tools} wait for a person, and no one can approve them: interlock init makes a key"
+        mend = (
+            "interlock approvals shows the key that waits"
+            if any(one.wants for one in status.approvers)
+            else "interlock init makes a key"
+        )
+        trouble = f"calls of {tools} wait for a person, and no one can approve them: {mend}"
         lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]
     if status.loosened:
         told = f"the configuration was loosened, and no approver signed for it: {'; '.join(status.loosened)}"

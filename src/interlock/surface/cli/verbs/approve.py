@@ -118,6 +118,8 @@ def approve(
         return
     if any(given is not None for given in (below, one_of, most, least, equal, free, calls, time)):
         raise BadUsage("usage", "these options are of a standing grant", hint="add --standing")
+    if one.requires == "proof" and not one.approvers and code is None and proof is None:
+        raise _no_approver(one)
     said = _choose_answer(one, tool_class)
     if not yes:
         _ask(one, said)
@@ -147,6 +149,15 @@ def _settled(one: "Approval") -> Refused:
 
     fault = settled_refusal(Status(one.status))
     return Refused(fault.message, str((fault.data or {}).get("detail", fault.message)))
+
+
+def _no_approver(one: "Approval") -> Refused:
+    """Nothing that could be signed here would count."""
+    if one.kind == "enrolment":
+        hint = f"interlock approve {one.id[:8]} --code CODE, with the setup code that the terminal of the node shows"
+    else:
+        hint = "interlock approvals shows a key that waits to be enrolled; interlock init makes one"
+    return Refused("no_approver", "no one may approve this yet", hint=hint)
 
 
 def _choose_answer(one: "Approval", given: str | None) -> str | None:

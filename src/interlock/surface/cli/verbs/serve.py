@@ -177,7 +177,11 @@ def _show_setup_code(code: str, *, stdio: bool) -> None:
     """On a terminal and nowhere else: what is in a file, every program of this user can read."""
     import sys
 
-    if stdio or not sys.stdout.isatty():
+    if stdio:
+        return
+    if not sys.stdout.isatty():
+        told = "No one may approve yet, and the setup code is shown on a terminal only: start the node once in one,"
+        print(f"{told} or run interlock init before its first start.", file=sys.stderr, flush=True)
         return
     print(f"\nNo one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}", file=sys.stdout)
     print(
