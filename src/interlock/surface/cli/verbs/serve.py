@@ -175,13 +175,16 @@ def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymou
 
 def _show_setup_code(code: str, *, stdio: bool) -> None:
     """On a terminal and nowhere else: what is in a file, every program of this user can read."""
+    import logging
     import sys
 
     if stdio:
         return
     if not sys.stdout.isatty():
-        told = "No one may approve yet, and the setup code is shown on a terminal only: start the node once in one,"
-        print(f"{told} or run interlock init before its first start.", file=sys.stderr, flush=True)
+        logging.getLogger("interlock.serve").warning(
+            "no one may approve yet, and the setup code is shown on a terminal only: start the node once in one,"
+            " or run interlock init before its first start"
+        )
         return
     print(f"\nNo one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}", file=sys.stdout)
     print(
