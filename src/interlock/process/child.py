@@ -229,10 +229,10 @@ class Child:
             self._deliver()
 
     def _report_oversized(self) -> None:
+        length = self._splitter.skipped  # asked first: a line that has ended is no longer counted once it was taken
         for found in self._splitter.take_oversized():
             self._sink.on_oversized(found)
-        endless = ENDLESS_LINE * self._max_line_bytes
-        if self._splitter.skipped > endless and self._verdict is None:
+        if length > ENDLESS_LINE * self._max_line_bytes and self._verdict is None:
             self._condemn(
                 f"sent a line longer than {ENDLESS_LINE} times the limit of {self._max_line_bytes} bytes and was killed"
             )
