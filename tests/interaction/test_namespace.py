@@ -140,6 +140,13 @@ async def test_colliding_names_carry_a_hash_whatever_their_order(node: RunningNo
             assert f"{segment}.{local}" in node.cli("tools", "show", f"{segment}.{name}").stdout
 
 
+async def test_the_command_line_calls_a_tool_by_the_name_at_its_server(node: RunningNode) -> None:
+    for name in ("日本", "Upper"):
+        assert node.cli("tools", "call", f"scripts.{name}").stdout.strip() == name
+    unknown = node.cli("tools", "call", "scripts.無")
+    assert (unknown.returncode, "there is no tool scripts.無" in unknown.stderr) == (1, True)
+
+
 async def test_names_with_stray_dots_never_occur_and_lead_nowhere(node: RunningNode) -> None:
     async with client(node, path="?names=qualified") as peer:
         for tool in await listed(peer):

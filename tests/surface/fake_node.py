@@ -438,7 +438,8 @@ class FakePublicDoor:
     def __init__(self) -> None:
         self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
         self.token: str | None = None
-        self.app = Starlette(routes=[Route("/mcp", self._post, methods=["POST"])])
+        paths = ("/mcp/flat", "/mcp/only/{segment}")
+        self.app = Starlette(routes=[Route(path, self._post, methods=["POST"]) for path in paths])
         schema = {
             "type": "object",
             "properties": {

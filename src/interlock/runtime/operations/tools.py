@@ -113,7 +113,7 @@ class ToolOperations:
 
     async def classify(self, name: str) -> Approval:
         """Ask what a tool is, without waiting for somebody to call it: the approval that then waits."""
-        route = self._catalog.namespace.view(EVERYTHING).find_tool(name)
+        route = self._catalog.namespace.view(EVERYTHING).find_tool(name) or self._maybe_by_original(name)
         if route is not None and not route.is_open:
             raise Refused("classified", f"it is known what {name} does; [[tool]] says otherwise", {"tool": name})
         segment = route.link.segment if route is not None else self._segment_of_withheld(name)

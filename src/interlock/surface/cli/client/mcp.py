@@ -7,7 +7,7 @@ notifications handed to the caller as they come.
 import http.client
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Raw
@@ -26,10 +26,10 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.surface.cli.client.operator import check_url, http_connection, unreachable
 from interlock.surface.cli.terminal.errors import CommandFailed, Refused
-from interlock.surface.cli.terminal.text import mcp_url
 
 PAGES_MAX = 10_000  # a server that pages for ever must not keep us for ever
 LINE_BYTES_MAX = 64 * 1024 * 1024
+FLAT = "/mcp/flat"
 
 PUBLIC_URL = "for this command --url takes the public URL of a node, port 7411 unless configured"
 
@@ -82,10 +82,20 @@ class _ProgressParams(msgspec.Struct, frozen=True):
 
 class McpClient:
     def __init__(self, url: str, token: str | None, *, timeout: float) -> None:
-        self.url = mcp_url(check_url(url))
+        """`url`: of the node, whose flat list is then used whatever surface its clients get, or of an endpoint."""
+        parts = urlsplit(check_url(url))
+        self.url = parts._replace(path=FLAT).geturl() if parts.path in ("", "/", "/mcp") else url
         self._token = token
         self._timeout = timeout
         self._last_id = 0
+
+    def maybe_at_server(self, segment: str) -> "McpClient | None":
+        """The same client at the endpoint where one server's tools have their own names; None: not of a node's list."""
+        parts = urlsplit(self.url)
+        if parts.path != FLAT:
+            return None
+        url = parts._replace(path=f"/mcp/only/{quote(segment, safe='')}").geturl()
+        return McpClient(url, self._token, timeout=self._timeout)
 
     def tools(self) -> Iterator[ListedTool]:
         cursor = None

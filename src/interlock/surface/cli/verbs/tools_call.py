@@ -56,7 +56,7 @@ def call(
     given = _parse_pairs(arg or [])
     whole = _whole(args_json)
     client = _public_client(invocation, token, timeout)
-    tool, nearest = _find(client, name)
+    client, tool, nearest = _find(client, name)
     arguments = whole | {key: _value(tool, key, text) for key, text in given}
     try:
         with _Progress(invocation) as progress:
@@ -116,21 +116,32 @@ def _client_token(token: str | None) -> str | None:
     return None if token is None or token.startswith("ilo_") else token
 
 
-def _find(client: "McpClient", name: str) -> "tuple[ListedTool, list[str]]":
-    """The tool as it is listed, or else by its name alone, with the names that are near it.
+def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[str]]":
+    """The tool as it is listed and where, or else by its name alone, with the names that are near it.
 
-    A name that is not listed is called all the same: whether it exists is the node's to say, and to record.
+    Behind a segment it may have the name that its server gave it, which need not be one that can be listed. A name
+    that is not listed is called all the same: whether it exists is the node's to say, and to record.
     """
+    import contextlib
     from difflib import get_close_matches
 
     from interlock.surface.cli.client.mcp import ListedTool
 
     known: list[str] = []
+    segment, _, own = name.partition(".")
+    has_segment = False
     for tool in client.tools():
         if name in tool.names:
-            return tool, []
+            return client, tool, []
         known.append(tool.names[0 if "__" in name else -1])  # one spelling of each, the one that was typed
-    return ListedTool(name=name), get_close_matches(name, known, n=3)
+        has_segment = has_segment or tool.names[-1].startswith(f"{segment}.")
+    there = client.maybe_at_server(segment) if own and has_segment else None
+    if there is not None:
+        with contextlib.suppress(Refused):  # there is no such server
+            for tool in there.tools():
+                if tool.name == own:
+                    return there, tool, []
+    return client, ListedTool(name=name), get_close_matches(name, known, n=3)
 
 
 def _unknown_tool(name: str, nearest: list[str], refused: Refused) -> Refused:
