@@ -45,6 +45,7 @@ ORDER = [
         "protocol.aql",
         "protocol.aql.safety",
         "protocol.rooms",
+        "protocol.names",
         "protocol.interop",
         "protocol.interop.read",
         "protocol.interop.convert",

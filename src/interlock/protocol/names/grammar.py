@@ -1,0 +1,126 @@
+"""What a surface name, a vendor prefix, an authentication scope and a ~handle look like (draft section 4.2)."""
+
+import re
+from typing import Final
+
+import msgspec
+
+NAME_OCTETS_MAX: Final = 64
+AX_SEGMENT_MAX: Final = 63  # MCP-AX 4.1
+ALIAS_BUDGET: Final = 48  # from here on a namespace prefix exceeds the 64 characters that common clients take
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)*")
+_PREFIX: Final = re.compile(r"(?:[a-z][a-z0-9]*_)+")
+_SCOPE: Final = re.compile(r"~?[a-z][a-z0-9-]*(?::[a-z0-9][a-z0-9._-]*)?")
+_HANDLE: Final = re.compile(r"~[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+_PRONOUN: Final = "~org"  # of a session, never an identity
+
+# Says that somebody has to be known, and not by what (criterion 4 of section 5).
+AMBIGUOUS_SCOPES: Final = frozenset(
+    ["", "authenticated", "auth", "user", "login", "private", "token", "yes", "any", "trust-tier"]
+)
+
+
+class NameFault(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a text is no surface name. `offset` is where, in characters."""
+
+    code: str  # name_syntax or name_too_long
+    offset: int
+    reason: str
+
+
+def is_name(text: str) -> bool:
+    return len(text) <= NAME_OCTETS_MAX and _NAME.fullmatch(text) is not None
+
+
+def maybe_name_fault(text: str) -> NameFault | None:
+    """None: it is a surface name."""
+    if len(text) > NAME_OCTETS_MAX and _NAME.fullmatch(text) is not None:
+        reason = f"a surface name has at most {NAME_OCTETS_MAX} octets, this one has {len(text)}"
+        return NameFault(code="name_too_long", offset=NAME_OCTETS_MAX, reason=reason)
+    if is_name(text):
+        return None
+    offset, reason = _syntax_fault(text)
+    return NameFault(code="name_syntax", offset=offset, reason=reason)
+
+
+def _syntax_fault(text: str) -> tuple[int, str]:
+    if not text:
+        return 0, "a surface name is not empty"
+    begins = True  # a component
+    for offset, each in enumerate(text):
+        if each == "_":
+            if begins:
+                return offset, "a component between underscores has at least one letter"
+            begins = True
+        elif "0" <= each <= "9":
+            if begins:
+                return offset, f"a component begins with a letter, not with {each}"
+        elif "a" <= each <= "z":
+            begins = False
+        else:
+            return offset, _character_fault(each, text)
+    return len(text) - 1, "a surface name does not end with an underscore"
+
+
+def _character_fault(each: str, text: str) -> str:
+    shown = f"U+{ord(each):04X}" if not each.isascii() or not each.isprintable() else repr(each)
+    if "." in text and is_name(text.rpartition(".")[2]):
+        return f"{shown} is not allowed; register the last segment alone: {text.rpartition('.')[2]}"
+    spelt = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") if text.isascii() else ""
+    hint = f"; {spelt} would be a surface name" if is_name(spelt) else ""
+    return f"{shown} is not allowed, only a to z, 0 to 9 and underscores{hint}"
+
+
+def is_prefix(text: str) -> bool:
+    return len(text) < NAME_OCTETS_MAX and _PREFIX.fullmatch(text) is not None
+
+
+def covers(prefix: str, name: str) -> bool:
+    """Whether a name falls under a prefix: on the boundary of a component, and not the whole of it."""
+    return len(name) > len(prefix) and name.startswith(prefix)
+
+
+def is_scope(text: str) -> bool:
+    return len(text) <= 128 and _SCOPE.fullmatch(text) is not None
+
+
+def is_handle(text: str) -> bool:
+    """Whether an operator can be labelled so (REG-3-4). It proves nothing."""
+    return text != _PRONOUN and _HANDLE.fullmatch(text) is not None
+
+
+def length_warnings(name: str) -> tuple[tuple[str, str], ...]:
+    """What a long name meets elsewhere, as code and reason; it is registered all the same (REG-4.2-4)."""
+    found = []
+    if len(name) > AX_SEGMENT_MAX:
+        found.append(("ax_segment_overflow", f"a segment of MCP-AX has at most {AX_SEGMENT_MAX} octets"))
+    if len(name) >= ALIAS_BUDGET:
+        found.append(("alias_budget", "with a namespace prefix it exceeds the 64 characters that common clients take"))
+    return tuple(found)
+
+
+def is_lookalike(one: str, other: str) -> bool:
+    """Whether two different names read alike: one edit apart, or equal but for characters that look the same."""
+    if one == other or abs(len(one) - len(other)) > 4:
+        return False
+    return _skeleton(one) == _skeleton(other) or _is_one_edit(one, other)
+
+
+def _skeleton(name: str) -> str:
+    return name.replace("0", "o").replace("1", "l").replace("rn", "m").replace("vv", "w").replace("_", "")
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    """A character more, less or another, or two neighbours exchanged."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    short, long = sorted((one, other), key=len)
+    start = 0
+    while start < len(short) and short[start] == long[start]:
+        start += 1
+    if len(short) < len(long):
+        return short[start:] == long[start + 1 :]
+    if short[start + 1 :] == long[start + 1 :]:
+        return True
+    return short[start : start + 2] == long[start : start + 2][::-1] and short[start + 2 :] == long[start + 2 :]
