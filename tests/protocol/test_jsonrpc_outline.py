@@ -90,3 +90,13 @@ def test_params_and_facts_read_from_the_outline_are_those_of_the_message() -> No
             response = decode_untrusted(written)
             assert isinstance(response, Response)
             assert maybe_facts(response.result, written) == maybe_facts(Raw(bytes(response.result)))
+
+
+def test_a_long_name_of_a_member_of_params_is_read_whole() -> None:
+    name = "k" * 215_000
+    params = {name: 1, "name": "echo", "arguments": {"n": [7] * 16_000}}
+    text = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "m", "params": params}).encode()
+    request = decode_untrusted(text)
+    assert isinstance(request, Request) and maybe_outline(text) is not None
+    read = decode_params_untrusted(request.params, text)
+    assert read is not None and list(read) == [name, "name", "arguments"]

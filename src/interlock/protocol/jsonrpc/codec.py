@@ -12,7 +12,7 @@ from msgspec import Raw
 from interlock.protocol.jsonrpc.deep import DEPTH_MAX, decode_deep
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError, Fault, error_body
 from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
-from interlock.protocol.jsonrpc.outline import maybe_outline
+from interlock.protocol.jsonrpc.outline import HOLE, maybe_outline
 from interlock.protocol.jsonrpc.surrogates import hide
 
 
@@ -301,13 +301,16 @@ def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str,
 
 
 def _maybe_outlined_params(message: bytes) -> dict[str, Raw] | None:
-    """None where the message has no outline, or its outline is no JSON: it was cut between strings."""
+    """None where the message has no outline, or its outline is no JSON, because it was cut between strings, or the name
+    of a member was cut out."""
     outline = maybe_outline(message)
     if outline is None:
         return None
     try:
         params = _decode_whole(outline.text).params
     except _UNREADABLE:
+        return None
+    if any(HOLE in name for name in params):
         return None
     return {name: outline.whole(value) for name, value in params.items()}
 

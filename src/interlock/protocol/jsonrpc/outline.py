@@ -10,7 +10,8 @@ from msgspec import Raw
 
 OUTLINED_BYTES_MIN: Final = 64 * 1024
 OUTLINE_BYTES_MAX: Final = 64 * 1024
-_HOLE: Final = b"<\x7fhole\x7f>"
+HOLE: Final = "<\x7fhole\x7f>"
+_HOLE: Final = HOLE.encode()
 _BACKSLASH: Final = ord("\\")
 
 
