@@ -299,3 +299,15 @@ def test_what_is_proposed_covers_its_call(arguments: dict[str, Any]) -> None:
 
 def test_names_become_pointers() -> None:
     assert [pointer_of(name) for name in ("path", "a/b", "/a/b", "a~b")] == ["/path", "/a~1b", "/a/b", "/a~0b"]
+
+
+def test_what_is_signed_is_shown_whole_and_what_is_cut_elsewhere_says_so() -> None:
+    long = "a" * 500
+    shown = rule_text(rule("/text", "equals", long))
+    assert shown == f'"{long}"'
+    assert len(rule_text(rule("/text", "one_of", [long, "b"]))) > 500
+    rules = (rule("/text", "equals", long),)
+    violation = maybe_violation(rules, {"text": "b"})
+    assert violation is not None and violation.endswith("… (502 characters)") and len(violation) < 200
+    strange = maybe_violation(rules, {"text": long, long: 1})
+    assert strange == f"/{'a' * 120}… (500 characters) is not among its arguments"

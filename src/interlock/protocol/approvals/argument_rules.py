@@ -23,7 +23,7 @@ from interlock.protocol.jsontext.pointer import pointer_step
 RULES_MAX: Final = 100
 VALUES_MAX: Final = 100  # of one_of
 POINTER_CHARS_MAX: Final = 1000
-SHOWN_CHARS_MAX: Final = 120
+REASON_CHARS_MAX: Final = 120  # of a key or a rule, where it says why a call is not covered
 EVERYTHING: Final = ""  # the pointer of all arguments together
 
 RuleKind = Literal["equals", "one_of", "below", "range", "any"]
@@ -85,7 +85,7 @@ def proposed_rules(arguments: Mapping[str, Any]) -> tuple[ArgumentRule, ...]:
 
 
 def rule_text(rule: ArgumentRule) -> str:
-    """What the rule asks of its argument, as it follows "must be"."""
+    """What the rule asks of its argument, as it follows "must be". Whole: a person signs it."""
     match rule.kind:
         case "equals":
             said = _shown(rule.value)
@@ -149,7 +149,9 @@ def _check_rule(rule: ArgumentRule) -> None:
         case "one_of" if not isinstance(value, list) or not 0 < len(value) <= VALUES_MAX or any(map(_is_nested, value)):
             raise BadRules(f"{at}: one_of takes 1 to {VALUES_MAX} texts, numbers, true, false or null")
         case "below" if not isinstance(value, str) or maybe_folder(value) != value:
-            raise BadRules(f"{at}: {_shown(value)} is no folder that paths can be compared with; / alone is too wide")
+            raise BadRules(
+                f"{at}: {_cut(_shown(value))} is no folder that paths can be compared with; / alone is too wide"
+            )
         case "range" if not _is_range(value):
             raise BadRules(f"{at}: a range is two numbers, the smaller one first")
         case "any" if value is not None or rule.each:
@@ -178,7 +180,7 @@ def _is_number(value: Any) -> bool:
 def _maybe_wrong_object(tree: _Tree, value: Mapping[str, Any], at: str) -> str | None:
     for key in value:
         if key not in tree.children:
-            return f"{at}/{pointer_step(key)[:SHOWN_CHARS_MAX]} is not among its arguments"
+            return f"{at}/{_cut(pointer_step(key))} is not among its arguments"
     for key, below in tree.children.items():
         place = f"{at}/{pointer_step(key)}"
         if key in value:
@@ -198,7 +200,7 @@ def _maybe_wrong(tree: _Tree, value: Any, at: str) -> str | None:
         is_kept = _is_kept(rule, value)
     else:
         is_kept = isinstance(value, list) and bool(value) and all(_is_kept(rule, one) for one in value)
-    return None if is_kept else f"{at} must be {rule_text(rule)}"
+    return None if is_kept else f"{at} must be {_cut(rule_text(rule))}"
 
 
 def _is_kept(rule: ArgumentRule, value: Any) -> bool:
@@ -249,7 +251,11 @@ def _maybe_absolute_parent(text: str) -> str | None:
 
 def _shown(value: Any) -> str:
     try:
-        text = canonical(value).decode()
+        return canonical(value).decode()
     except NotCanonical:
-        text = repr(value)
-    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[: SHOWN_CHARS_MAX - 1]}…"
+        return repr(value)
+
+
+def _cut(text: str) -> str:
+    """With a mark that says how much there is, where that is more."""
+    return text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}… ({len(text)} characters)"
