@@ -204,3 +204,15 @@ async def test_a_revoked_key_voids_its_grants_for_good(tmp_path: Path) -> None:
         later = await Granting(desk, here.clock).open()
         assert str(later.maybe_over(grant.id)).startswith("is void")
         assert [one["verdict"] for one in await desk.records() if one.get("grant") == grant.id] == ["signed", "ended"]
+
+
+async def test_a_grant_that_another_process_let_go_is_unknown_and_no_failure(tmp_path: Path) -> None:
+    async with granting(tmp_path) as (here, desk):
+        first, second = got(await here.signed(calls=5)).grant, got(await here.signed(calls=5)).grant
+        for one in (first, second):
+            await desk.store.kv.delete("grants", one.id)
+        refused = await here.grants.revoke(first.id, by="operator:bob")
+        assert isinstance(refused, Fault) and refused.message == "confirmation_unknown"
+        await here.anchors.replan(PLANS[1:])
+        assert await here.grants.void_unfounded() == []
+        assert here.grants.all() == []

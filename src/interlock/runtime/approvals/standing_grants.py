@@ -226,7 +226,7 @@ class StandingGrants:
         if id not in self._entries:
             return UNKNOWN
         try:
-            return await self._end(id, f"was revoked by {by}", by=by)
+            return await self._maybe_end(id, f"was revoked by {by}", by=by) or UNKNOWN
         except StoreError as error:
             log.error("a standing grant cannot be revoked: %s", error)
             return UNAVAILABLE_NOW
@@ -238,11 +238,15 @@ class StandingGrants:
             for stored in self.all()
             if stored.ended is None and not self._judge.stands_behind(stored.grant.tool, stored.proof)
         ]
-        return [await self._end(id, ANCHOR_GONE, by="node") for id in gone]
+        ended = [await self._maybe_end(id, ANCHOR_GONE, by="node") for id in gone]
+        return [one for one in ended if one is not None]
 
-    async def _end(self, id: str, why: str, *, by: str) -> StoredGrant:
+    async def _maybe_end(self, id: str, why: str, *, by: str) -> StoredGrant | None:
+        """None where another process let it go meanwhile."""
         for _ in range(TRIES_MAX):
-            entry = self._entries[id]
+            entry = self._entries.get(id)
+            if entry is None:
+                return None
             if entry.stored.ended is not None:
                 return entry.stored
             ended = replace(entry.stored, ended=why, ended_at=self._clock.wall(), ended_by=by)
@@ -279,8 +283,9 @@ class StandingGrants:
         entry = await self._kv.get(BUCKET, id, self._clock.wall())
         stored = None if entry is None else _maybe_read(id, entry.value)
         if entry is None or stored is None:
-            gone = self._entries.pop(id).stored.grant
-            self._by_call[gone.tool, gone.who].remove(id)
+            gone = self._entries.pop(id, None)
+            if gone is not None:
+                self._by_call[gone.stored.grant.tool, gone.stored.grant.who].remove(id)
         else:
             self._keep(stored, entry.revision)
 
