@@ -419,6 +419,13 @@ async def test_a_browser_comes_in_by_a_ticket_once(node: RunningNode) -> None:
     await page.leave()
 
 
+def test_one_participant_cannot_take_the_tickets_of_all(node: RunningNode) -> None:
+    greedy, other = token(node, "greedy"), token(node, "other")
+    answers = [ask(node, "/v0/ws-ticket", greedy, "POST", {"topic": "garden"})[0] for _ in range(51)]
+    assert answers == [200] * 50 + [429]
+    assert ask(node, "/v0/ws-ticket", other, "POST", {"topic": "garden"})[0] == 200
+
+
 async def test_the_eleventh_proposal_in_a_minute_is_refused(node: RunningNode) -> None:
     async with joined(node, *names("restricted", "full")) as (agent, human):
         for _ in range(11):

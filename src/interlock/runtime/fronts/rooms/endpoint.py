@@ -38,6 +38,7 @@ from interlock.store.ports import StoreError
 PREFIX: Final = "/v0/"
 TICKET_S: Final = 30.0
 TICKETS_MAX: Final = 1000
+TICKETS_EACH_MAX: Final = 50  # of one principal: it leaves room for others
 HISTORY_ANSWER_BYTES: Final = 8 * 1024 * 1024
 SWEEP_S: Final = 5.0
 WAIT_MAX_S: Final = 25.0
@@ -249,7 +250,8 @@ class RoomsEndpoint:
         now = self._clock.now()
         for old in [key for key, ticket in self._tickets.items() if ticket.ends < now]:
             del self._tickets[old]
-        if len(self._tickets) >= TICKETS_MAX:
+        own = sum(ticket.caller.principal == caller.principal for ticket in self._tickets.values())
+        if own >= TICKETS_EACH_MAX or len(self._tickets) >= TICKETS_MAX:
             return Refusal(429, "rate_limited", "too many tickets wait to be used", b"retry-after: 30\r\n")
         ticket = secrets.token_urlsafe(32)
         origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
