@@ -151,6 +151,9 @@ async def test_a_viewer_looks_and_does_not_decide(tmp_path: Path) -> None:
         for body in ({"decision": "deny"}, {"decision": "approve", "proof": signed(raised.id, "d1")}):
             refused = await door.ask("POST", f"/approvals/{raised.id}", token=VIEWER, body=body)
             assert (refused.status_code, refused.json()["error"]) == (403, "role_required")
+        guess = {"passphrase": "a guess that would be counted"}
+        refused = await door.ask("POST", f"/approvals/{raised.id}/proof", token=VIEWER, body=guess)
+        assert (refused.status_code, refused.json()["error"]) == (403, "role_required")
         assert len(door.desk.inbox.waiting()) == 1
 
 

@@ -111,14 +111,14 @@ class ApprovalViews:
         return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
 
     async def sign(
-        self, reference: str, answer: str | None, key: str | None, passphrase: str
+        self, reference: str, answer: str | None, key: str | None, passphrase: str, *, by: str
     ) -> str | Fault | TooOften:
         """A proof for this approval by a key of this machine, once a person has unlocked it."""
         approval = self._maybe_find(reference)
         if approval is None or self._keys is None:
             return UNKNOWN
         asked = self._deciding.question(approval.id, answer)
-        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase)
+        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase, by=by)
 
     async def changes(self) -> AsyncGenerator[ApprovalSummary, None]:
         """What waits now, then every change."""

@@ -102,10 +102,10 @@ class GrantOperations:
         asked = self._grants.question(_grant(terms))
         return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
 
-    async def prove(self, terms: GrantTerms, key: str | None, passphrase: str) -> str | Fault | TooOften:
+    async def prove(self, terms: GrantTerms, key: str | None, passphrase: str, *, by: str) -> str | Fault | TooOften:
         """A proof for the grant by a key of this machine, once a person has unlocked it."""
         asked = self._grants.question(_grant(terms))
-        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase)
+        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase, by=by)
 
     async def sign(self, terms: GrantTerms, proof: Presented, *, by: str) -> Grant | Fault:
         """Raises NotFound, Refused."""

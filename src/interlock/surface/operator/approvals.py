@@ -26,7 +26,7 @@ from interlock.runtime.approvals.views import Ambiguous, ApprovalViews
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.surface.operator import error_cases
 from interlock.surface.operator.approvals_page import approval_page, approvals_page, missing_page, shown
-from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
+from interlock.surface.operator.endpoint import Endpoint, OperatorExchange, refuse_viewer
 from interlock.surface.operator.parameters import ChoiceParameter, TextParameter
 from interlock.surface.operator.requests import (
     FORM,
@@ -123,8 +123,7 @@ async def _decide(exchange: OperatorExchange[None]) -> Approval | Response:
     request, approvals = exchange.request, exchange.operations.approvals
     form = await form_body(request, DecideApprovalForm) if media_type(request) == FORM else None
     wanted = await json_body(request, DecideApproval) if form is None else _from_form(form)
-    if exchange.roles.isdisjoint((OPERATOR, ADMIN)):
-        raise RejectedRequest(403, "role_required", "this credential may look and not decide; use one of an operator's")
+    refuse_viewer(exchange.roles)
     found = find_approval(approvals, exchange.path("id"))
     if wanted.decision == "approve" and found.requires == Requires.ROLE.value and OPERATOR not in exchange.roles:
         raise RejectedRequest(403, "role_required", "to approve this takes an operator's token")

@@ -60,7 +60,9 @@ async def sign_approval(exchange: OperatorExchange[SignApproval]) -> SignedProof
     refuse_far(exchange.request)
     id, wanted = exchange.path("id"), exchange.body
     find_approval(exchange.operations.approvals, id)
-    signed = await exchange.operations.approvals.sign(id, wanted.answer, wanted.key, wanted.passphrase)
+    signed = await exchange.operations.approvals.sign(
+        id, wanted.answer, wanted.key, wanted.passphrase, by=exchange.principal
+    )
     if isinstance(signed, TooOften):
         raise too_often(signed)
     if isinstance(signed, Fault):
@@ -122,6 +124,7 @@ ENDPOINTS = (
         path=f"{PATH}/{{id}}/proof",
         handler=sign_approval,
         summary="A proof for this approval by an operator key of the node's machine, unlocked by its passphrase.",
+        role="operator",
         errors=(
             error_cases.ANSWER_NEEDED,
             error_cases.SELF_APPROVAL,

@@ -111,6 +111,12 @@ def roles_of(request: Request) -> frozenset[str]:
     return roles
 
 
+def refuse_viewer(roles: frozenset[str]) -> None:
+    if roles.isdisjoint(("operator", "admin")):
+        said = "this credential may look and not decide; use one of an operator's"
+        raise RejectedRequest(403, ROLE_REQUIRED.name, said)
+
+
 def _serve(endpoints: dict[str, Endpoint], operations: Operations) -> Callable[[Request], Awaitable[Response]]:
     bodies = {method: one.body for method, one in endpoints.items()}
 
@@ -119,6 +125,8 @@ def _serve(endpoints: dict[str, Endpoint], operations: Operations) -> Callable[[
         endpoint, body = endpoints[method], bodies[method]
         if endpoint.role == "admin" and "admin" not in roles_of(request):
             raise RejectedRequest(403, ROLE_REQUIRED.name, "this takes the role of an admin")
+        if endpoint.role == "operator" and not endpoint.is_page:  # a page says it itself
+            refuse_viewer(roles_of(request))
         if endpoint.is_strict:
             refuse_unknown_parameters(request, tuple(one.name for one in endpoint.query))
         decoded = None if body is None else await json_body(request, body)

@@ -39,7 +39,7 @@ async def ask_grant_passkey(exchange: OperatorExchange[NameGrant]) -> PasskeyReq
 async def prove_grant(exchange: OperatorExchange[UnlockForGrant]) -> SignedProof:
     refuse_far(exchange.request)
     body = exchange.body
-    signed = await exchange.operations.grants.prove(body.terms, body.key, body.passphrase)
+    signed = await exchange.operations.grants.prove(body.terms, body.key, body.passphrase, by=exchange.principal)
     if isinstance(signed, TooOften):
         raise too_often(signed)
     if isinstance(signed, Fault):
