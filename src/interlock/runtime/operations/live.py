@@ -30,11 +30,13 @@ class LiveOperations:
 
     async def events(self) -> AsyncGenerator[NodeEvent[Raw], None]:
         """The status now and what waits, then what changes. Ends when the inbox is closed."""
-        last = await self._audit.last()
         shown, quiet = b"", 0
         async with contextlib.aclosing(self._approvals.changes()) as changes:
-            upcoming: asyncio.Future[ApprovalSummary] | None = None
+            # Begun before anything is told: what changes after the first event must not be missed.
+            upcoming: asyncio.Future[ApprovalSummary] | None = asyncio.ensure_future(anext(changes))
             try:
+                await asyncio.sleep(0)
+                last = await self._audit.last()
                 while True:
                     status = self._node.status()
                     if (now := _comparable(status)) != shown:

@@ -45,14 +45,21 @@ function draw() {
 
 const take = (one) => found.set(one.id, { ...one, countdown: countdown(one) });
 
+const news = new Map(); // what changed while the list was on its way: it may be older
+let asking = 0;
+
 async function again() {
+  asking++;
   try {
     const listed = await get("/approvals?status=" + shows);
     found.clear();
     listed.approvals.forEach(take);
+    news.forEach(take);
     draw();
   } catch (error) {
     if (error.status !== 401) put(told, failure(error));
+  } finally {
+    if (--asking === 0) news.clear();
   }
 }
 
@@ -68,5 +75,5 @@ put(main(), h("h1", null, "Inbox"), h("p", { class: "lead" }, "What agents may n
     h("kbd", null, "a"), " goes to Approve, ", h("kbd", null, "d"), " to Deny, ", h("kbd", null, "u"), " comes back."));
 keys({ j: () => choose(1), k: () => choose(-1), ArrowDown: () => choose(1), ArrowUp: () => choose(-1) });
 on("open", again);
-on("approval", (one) => { take(one); draw(); });
+on("approval", (one) => { if (asking > 0) news.set(one.id, one); take(one); draw(); });
 start();

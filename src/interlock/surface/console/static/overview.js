@@ -98,11 +98,10 @@ function drawRecent(records, isFirst) {
 }
 
 async function again() {
-  waiting.clear();
+  waiting.clear(); // the stream tells what waits, and then what changes
+  drawWaiting();
   try {
-    const [inbox, { last }] = await Promise.all([get("/approvals"), get("/admin/audit?after=9007199254740991&limit=1")]);
-    for (const one of inbox.approvals) waiting.set(one.id, { ...one, countdown: countdown(one) });
-    drawWaiting();
+    const { last } = await get("/admin/audit?after=9007199254740991&limit=1");
     drawRecent((await get("/admin/audit?after=" + Math.max(0, last - RECENT) + "&limit=" + RECENT)).records, true);
   } catch (error) {
     if (error.status !== 401) put(place.waiting, failure(error));
