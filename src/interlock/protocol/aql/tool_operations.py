@@ -295,7 +295,7 @@ def _with_input(facts: ToolFacts, parameters: Sequence[Parameter], builder: "_Ty
     fields = [one for one in parameters if one.sent_as not in identifiers and not one.of_gateway]
     name = type_name(facts.name, "input")
     builder.found[name] = TypeDeclaration(name=name, kind="object", fields=tuple(fields))
-    said = "The fields to change. Fields that are left out keep their value."
+    said = "The fields to send. What becomes of fields that are left out is up to the tool."
     return [*beside, Parameter(name="input", type=name, required=True, description=said, schema={"type": "object"})]
 
 
