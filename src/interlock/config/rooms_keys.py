@@ -25,7 +25,7 @@ ROOMS: Final = keys_of(
         name="mode",
         example="restricted",
         help="Who is full without more: those whom `full` or a token names (mixed), only those whom an admin promoted"
-        " (restricted), everyone (open), or everyone while what mixed would refuse is recorded (observe).",
+        " (restricted), everyone (open), or everyone, with a record of what mixed would have refused (observe).",
     ),
     Key(name="members", kind=_GLOBS, example=["client:planner"], help="Which clients may join, as restricted."),
     Key(name="full", kind=_GLOBS, example=["client:alice"], help="Which clients may join, as full."),

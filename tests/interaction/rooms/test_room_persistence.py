@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ per_min = { proposals = 10, chat = 60, envelopes = 1000000 }
 
 [[room]]
 topic = "garden"
+
+[[room]]
+topic = "watched"
+mode = "observe"
+
+[[room]]
+topic = "short"
+history_max = 10
 """
 KILLS = int(os.environ.get("ROOM_KILLS", "3"))
 SENT = 200
@@ -114,6 +123,7 @@ def _connect_without_reading(node: RunningNode, bearer: str) -> socket.socket:
     return stuck
 
 
+@pytest.mark.req("X-8-1")
 async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         one = await Bare.join(node, "garden", token(node, "agent"))
@@ -123,6 +133,10 @@ async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
         await one.until(kind="mcp")
         node.admin("/admin/participants/agent/promote", "POST", {"reason": "trusted"})
         await one.leave()
+        other = await Bare.join(node, "watched", token(node, "other", "watched"))
+        observed = await other.send("mcp", {"id": 1})
+        await other.until(kind="mcp", id=observed)  # everyone is full there
+        await other.leave()
         node.stop()
         lines = [json.loads(line) for line in node.cli("audit", "export").stdout.splitlines()]
         records = [line.get("record", line) for line in lines]
@@ -132,6 +146,8 @@ async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
         assert ("rooms/join", "ok", None) in told
         assert ("rooms/publish", "ok", proposal) in told
         assert ("rooms/refuse", "privilege_violation", refused) in told
+        assert ("rooms/observe", "privilege_violation", observed) in told
+        assert not [each for each in told if each[0] == "rooms/observe" and each[2] != observed]
         assert [each["reason"] for each in records if each["method"] == "rooms/promote"] == ["trusted"]
         assert node.cli("audit", "verify").returncode == 0
 
@@ -145,3 +161,38 @@ async def test_a_node_that_stops_says_so_to_those_who_are_connected(tmp_path: Pa
         assert await one.closed() == 1001
         assert await stopping == 0
         assert asyncio.get_running_loop().time() - began < 9  # not as long as calls under way may take
+
+
+async def test_who_resumes_before_the_oldest_that_is_kept_is_told_of_the_gap(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        bearer = token(node, "one", "short", "full")
+        one = await Bare.join(node, "short", bearer)
+        for number in range(30):
+            await one.until(id=await one.say(str(number)))
+        (shown,) = [each for each in node.admin("/admin/rooms")["rooms"] if each["topic"] == "short"]
+        assert shown["participants"] == 1
+        await one.leave()
+        wait_for(lambda: [room["participants"] for room in node.admin("/admin/rooms")["rooms"]] == [0, 0, 0])
+        again = await Bare.join(node, "short", bearer, after="1")
+        assert (await again.until(kind="system", event="history_gap"))["payload"]["event"] == "history_gap"
+        await again.leave()
+
+
+async def test_what_is_older_than_its_days_is_forgotten(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        bearer = token(node, "one", privilege="full")
+        one = await Bare.join(node, "garden", bearer)
+        await one.until(id=await one.say("of yesterday"))
+        await one.leave()
+        assert kept(node, bearer) == ["of yesterday"]
+    with running_node(tmp_path, {}, ROOMS.replace('"garden"', '"garden"\nhistory_days = 0')) as node:
+        wait_for(lambda: kept(node, bearer) == [])
+
+
+def kept(node: RunningNode, bearer: str) -> list[str]:
+    request = urllib.request.Request(
+        f"http://{node.host}:{node.port}/v0/topics/garden/history", headers={"authorization": f"Bearer {bearer}"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        told = json.load(answer)
+    return [each["envelope"]["payload"]["text"] for each in told["history"]]

@@ -46,6 +46,7 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
 class Settled(msgspec.Struct, frozen=True):
     privilege: Privilege
     origin: Origin
+    is_observed: bool = False  # it would be restricted in a mixed room, and what that would refuse is recorded (X-8-1)
 
 
 def is_topic(text: str) -> bool:
@@ -73,8 +74,10 @@ def settled_privilege(
         return Settled(granted, "grant")
     if mode == "restricted":  # X-N-3: full only by an admin's grant
         return Settled(Privilege.RESTRICTED, "mode")
+    if mode == "observe":  # X-8-1: all are full, and those who would not be in a mixed room are watched
+        return Settled(Privilege.FULL, "mode", not is_known_full if of_token is None else of_token != Privilege.FULL)
     if of_token is not None:
         return Settled(of_token, "token")
     if is_known_full:
         return Settled(Privilege.FULL, "identity")
-    return Settled(Privilege.FULL if mode in ("open", "observe") else Privilege.RESTRICTED, "mode")
+    return Settled(Privilege.FULL if mode == "open" else Privilege.RESTRICTED, "mode")

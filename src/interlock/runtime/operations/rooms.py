@@ -108,7 +108,7 @@ class RoomOperations:
             topic=room.topic,
             mode=room.settings.mode,
             is_configured=self._rooms.is_declared(room.topic),
-            participants=len(room.seats),
+            participants=sum(bool(seat.connections) for seat in room.seats.values()),
             envelopes=room.delivered,
         )
 

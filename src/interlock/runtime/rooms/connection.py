@@ -7,7 +7,7 @@ not read is closed with the code 4429 and may resume where it stopped; nothing i
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -58,8 +58,10 @@ class RoomConnection:
         wishes: Wishes,
         readable_after: int,
         clock: Clock,
+        *,
+        is_observed: bool = False,
     ) -> None:
-        """`readable_after`: the sequence after which it may read."""
+        """`readable_after`: the sequence after which it may read. `is_observed`: as in `Settled`."""
         self.id = room.stamp().id
         self.since = 0
         self.connected_at = clock.wall()
@@ -72,6 +74,7 @@ class RoomConnection:
         self._who = who
         self._wishes = wishes
         self._readable_after = readable_after
+        self._is_observed = is_observed
         self._clock = clock
         self._pipe: AcceptedPipe | None = None
         self._is_live = wishes.after is None and not wishes.history
@@ -84,7 +87,7 @@ class RoomConnection:
     def begin(self, pipe: "AcceptedPipe") -> None:
         """Takes its place in the room. Nothing precedes the welcome."""
         self._pipe = pipe
-        self._say(self._room.join(self, self._who, self.principal, self.source))
+        self._say(self._room.join(self, self._who, self.principal, self.source, is_observed=self._is_observed))
         if not self._is_live:
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(), name="room history")
             self._catching_up.add_done_callback(self._after_catching_up)
@@ -222,9 +225,3 @@ class RoomConnection:
         ends.append(self._sent)
         if len(ends) > QUEUED_MAX or unsent > QUEUED_BYTES_MAX or not pipe.send(data):
             self.close(SLOW, "read more quickly; resume with ?after=")
-
-    def state(self) -> dict[str, Any]:
-        """MCPx 10.1."""
-        seat = self._room.seats.get(self.participant)
-        privilege = (seat.participant if seat is not None else self._who).privilege
-        return {"connectionId": self.id, "participantId": self.participant, "privilege": privilege.value}

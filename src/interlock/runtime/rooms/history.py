@@ -25,6 +25,7 @@ class History:
     def __init__(self, streams: Streams, topic: str) -> None:
         self._streams = streams
         self._stream = f"rooms/{topic}"
+        self._forgotten = 0  # the store itself keeps the last record of a stream
 
     async def append(self, accepted: Sequence[tuple[float, bytes]]) -> int:
         """Returns the sequence of the last one. Raises StoreError; then none is kept."""
@@ -35,12 +36,14 @@ class History:
 
     async def read(self, after: int, upto: int, limit: int = READ_MAX) -> list[Stored]:
         """Oldest first."""
+        after = max(after, self._forgotten)
         records = await self._streams.read(self._stream, after, min(limit, max(0, upto - after)))
         return [_stored(record) for record in records if record.sequence <= upto]
 
     async def trim(self, upto: int) -> None:
         """Forgets records up to that sequence."""
         await self._streams.trim(self._stream, upto)
+        self._forgotten = max(upto, self._forgotten)
 
 
 def within_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:

@@ -86,6 +86,7 @@ class Seat(msgspec.Struct):
     leaves: asyncio.TimerHandle | None = None
     replaced: deque[float] = msgspec.field(default_factory=deque)
     noticed: float = float("-inf")
+    is_observed: bool = False  # as in `Settled`
 
 
 class Room:
@@ -154,7 +155,9 @@ class Room:
             seat.replaced.popleft()
         return len(seat.replaced) >= REPLACEMENTS_MAX
 
-    def join(self, connection: Connected, who: Participant, principal: str, source: str) -> Envelope:
+    def join(
+        self, connection: Connected, who: Participant, principal: str, source: str, *, is_observed: bool = False
+    ) -> Envelope:
         """Takes in a connection; returns the welcome, which must be the first that it hears."""
         seat = self.seats.get(who.id)
         connection.since = self._numbered + 1
@@ -170,6 +173,7 @@ class Room:
             while len(seat.connections) > self.settings.connections_per_participant:
                 seat.replaced.append(self._clock.now())
                 seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
+        seat.is_observed = is_observed
         self._audit.add("join", self.topic, principal, "ok", participant=who.id, source=source)
         keeps = self.settings.history_visibility != "none"
         return gateway_messages.welcome(self.stamp(), self.topic, who, self.present(who.id), keeps_history=keeps)
@@ -232,10 +236,20 @@ class Room:
         now = self._clock.wall()
         envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339(now))
         self._known.add(envelope, who.id)
+        self._observe(envelope, who, principal)
         if envelope.kind != enforcement.CHAT:
             self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)
         self._enqueue(envelope, settle=settle, is_stored=True, received_at=now)
         return None
+
+    def _observe(self, envelope: Envelope, who: Participant, principal: str) -> None:
+        """Puts on record what a mixed room would have refused, so that an operator can see before changing the mode."""
+        seat = self.seats.get(who.id)
+        if seat is None or not seat.is_observed:
+            return
+        would = enforcement.privilege_refusal(envelope, who.id, Privilege.RESTRICTED, self.settings, None)
+        if would is not None and self._is_recorded(who.id):
+            self._audit.add("observe", self.topic, principal, would.code, envelope, participant=who.id)
 
     def _refusal(self, envelope: Envelope, who: Participant) -> Refusal | None:
         """In the order of X-5.3-1, so that each bad envelope has one predictable error."""
@@ -307,10 +321,6 @@ class Room:
 
     def stamp(self) -> Stamp:
         return Stamp(str(uuid.uuid4()), rfc3339(self._clock.wall()))
-
-    def announce(self, payload: dict[str, Any], *, answers: str | None = None) -> None:
-        """An event of the gateway, to everyone."""
-        self._announce(gateway_messages.system_event(self.stamp(), payload, answers=answers))
 
     def _announce(self, envelope: Envelope, but: Connected | None = None) -> None:
         if but is not None:
@@ -402,5 +412,5 @@ class Room:
         """The sequence that a client names: by number, or by an envelope's id."""
         if reference.isascii() and reference.isdigit() and len(reference) <= 15:
             number = int(reference)
-            return number if number <= self.delivered else None
+            return number if self._oldest <= number <= self.delivered else None
         return self._known.maybe_sequence(reference)

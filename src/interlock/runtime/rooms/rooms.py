@@ -23,6 +23,7 @@ from interlock.protocol.rooms.participants import (
     settled_privilege,
 )
 from interlock.protocol.rooms.settings import RoomSettings
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.rooms.audit import RoomAudit
@@ -36,6 +37,7 @@ CREATED: Final = "rooms"  # bucket: topic -> when and by whom
 JOINS: Final = "room-joins"  # bucket: topic, line feed, participant -> what had been said when it first came
 GRANTS: Final = "room-grants"  # bucket: topic, line feed, participant -> Grant
 SHUTDOWN: Final = 1001
+FORGET_EVERY_S: Final = 3600.0
 ROOMS_MAX: Final = 1000  # that connecting alone makes
 CREDENTIAL_ENDED: Final = 4401
 
@@ -74,6 +76,7 @@ class Rooms:
         self._grants: dict[str, Grant] = {}
         self._joins: dict[str, int] = {}
         self._creating = asyncio.Lock()
+        self._tasks = BackgroundTasks()
         self.is_stopping = False
 
     async def open(self) -> None:
@@ -87,6 +90,7 @@ class Rooms:
             self._joins[entry.key] = int(entry.value)
         for topic in self._topics(self._plan):
             await self._begin(topic)
+        self._tasks.begin(self._forget_forever(), "old envelopes of rooms")
         for topic, room in self.by_topic.items():
             if room.settings.mode == "open":
                 log.warning("room %s is open: everyone who may join is full there", topic)
@@ -100,8 +104,18 @@ class Rooms:
 
     async def close(self) -> None:
         self.hang_up()
+        await self._tasks.close()
         for room in self.by_topic.values():
             await room.close()
+
+    async def _forget_forever(self) -> None:
+        while True:
+            for room in list(self.by_topic.values()):
+                try:
+                    await room.forget_old()
+                except StoreError as away:
+                    log.warning("room %s: old envelopes could not be removed: %s", room.topic, away)
+            await asyncio.sleep(FORGET_EVERY_S)
 
     async def replan(self, plan: Plan) -> None:
         """Other settings hold from the next envelope on; a room that is declared no more is closed and kept on disk."""

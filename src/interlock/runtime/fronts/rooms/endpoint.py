@@ -74,6 +74,7 @@ class Joined(msgspec.Struct, frozen=True):
     principal: str
     source: str
     readable_after: int  # the sequence after which it may read
+    is_observed: bool = False  # as in `Settled`
 
 
 class RoomsEndpoint:
@@ -170,7 +171,7 @@ class RoomsEndpoint:
         except StoreError:
             return Refusal(503, "unavailable", "the room cannot be read at the moment")
         who = Participant(id=id, privilege=settled.privilege)
-        return Joined(room, who, caller.principal, settled.origin, readable_after)
+        return Joined(room, who, caller.principal, settled.origin, readable_after, settled.is_observed)
 
     # WebSocket
 
@@ -187,7 +188,14 @@ class RoomsEndpoint:
             return
         await send({"type": "websocket.accept", "headers": []})
         connection = RoomConnection(
-            joined.room, joined.who, joined.principal, joined.source, wishes, joined.readable_after, self._clock
+            joined.room,
+            joined.who,
+            joined.principal,
+            joined.source,
+            wishes,
+            joined.readable_after,
+            self._clock,
+            is_observed=joined.is_observed,
         )
         pipe = scope["extensions"][UPGRADED].room_pipe(connection, connection.on_binary)
         if pipe.attach():
