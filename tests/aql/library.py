@@ -27,7 +27,7 @@ class Metadata(msgspec.Struct, omit_defaults=True):
 
 class Document(msgspec.Struct, omit_defaults=True):
     resource_id: str
-    title: str
+    title: Annotated[str, Meta(max_length=100)]
     metadata: Metadata = msgspec.field(default_factory=Metadata)
 
 

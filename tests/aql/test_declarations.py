@@ -200,18 +200,22 @@ async def test_calls_run_beside_each_other_exactly_where_that_is_declared(kind: 
         return is_beside
 
     read, write, elsewhere = (True, "a"), (False, "a"), (False, "b")
-    found = [await overlap(*pair) for pair in ((read, read), (read, write), (write, write), (write, elsewhere))]
+    pairs = ((read, read), (read, write), (write, read), (write, write), (write, elsewhere))
+    found = [await overlap(*pair) for pair in pairs]
     assert (
         found
         == {
-            "serialized": [False, False, False, False],
-            "read-concurrent": [True, False, False, False],
-            "resource-locked": [True, True, False, True],
-            "fully-concurrent": [True, True, True, True],
+            "serialized": [False, False, False, False, False],
+            "read-concurrent": [True, False, False, False, False],
+            "resource-locked": [True, True, True, False, True],
+            "fully-concurrent": [True, True, True, True, True],
         }[kind]
     )
     shown = await Library(concurrency=kind).call("read", "introspect", params={"query": "operations"})
     assert shown["data"]["_protocol"]["concurrency"] == kind
+    assert Adapter("x").concurrency == "read-concurrent"
+    with pytest.raises(DeclarationInvalid, match=kind):
+        Adapter("x", concurrency="none")  # type: ignore[arg-type]
 
 
 @pytest.mark.req("AQL-9.3.3-1")

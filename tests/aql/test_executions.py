@@ -1,6 +1,9 @@
 """Long-running operations of an adapter: the life cycle of an execution (8.4)."""
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -128,10 +131,59 @@ async def test_the_first_end_counts() -> None:
     assert made.answer() == before
     assert before["status"] == "cancelled"
     assert "progress" not in before
+    other = executions.start(Execution("execute_job", "local", Lifecycle(()), {}, stubborn))
+    await asyncio.sleep(0)
+    other.progress(message="half")
+    go_on.set()
+    assert other.task is not None
+    await other.task
+    ended = other.answer()
+    assert (ended["status"], ended["result"], ended["progress"]) == ("completed", "late", {"message": "half"})
     with pytest.raises(OperationFailed):
         made.cancel()
     with pytest.raises(OperationFailed):
         executions.found(made.id, "somebody else")
+
+
+STUBBORN = """
+import asyncio, sys
+from interlock.aql import Adapter
+from interlock.aql.server import serve_stdio
+
+adapter = Adapter("x")
+
+@adapter.execute(long_running=True)
+async def execute_job() -> str:
+    "Ends well, although it is told to stop."
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return "late"
+
+async def main():
+    await serve_stdio(adapter)
+    (left,) = adapter.executions
+    at_the_end = left.answer()
+    await left.task
+    print(at_the_end["status"], left.answer() == at_the_end, file=sys.stderr)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.req("AQL-2.3.3-3")
+async def test_what_runs_when_the_client_leaves_is_cancelled_and_stays_so() -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    server = await asyncio.create_subprocess_exec(sys.executable, "-c", STUBBORN, **pipes)
+    assert server.stdin is not None and server.stdout is not None
+    greeting = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    call = {"name": "mcp_aql_execute", "arguments": {"operation": "execute_job"}}
+    asked = {"name": "mcp_aql_read", "arguments": {"operation": "list_executions"}}
+    for method, params in (("initialize", greeting), ("tools/call", call), ("tools/call", asked)):
+        server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n")
+        answer = json.loads(await server.stdout.readline())
+    assert answer["result"]["structuredContent"]["data"]["items"][0]["status"] == "running"
+    assert (await server.communicate(b""))[1] == b"cancelled True\n"
 
 
 @pytest.mark.req("AQL-8.4.4-1", "AQL-8.4.4-2", "AQL-8.4.4-3", "AQL-8.4.4-4", "AQL-8.4.1-1", "AQL-8.5.1-2")

@@ -133,8 +133,8 @@ def test_input_is_needed_and_is_an_object(library: Library) -> None:
     for wrong, word in ((None, "null"), ([], "array"), ("{}", "string"), (1, "number")):
         error = library.ask("update", "update_document", params={"resource_id": "a", "input": wrong})["error"]
         assert error["code"] == "VALIDATION_INVALID_TYPE"
-        assert error["details"]["expected_type"] == "object"
-        assert error["details"]["actual_type"] == word
+        found = [error["details"][key] for key in ("param_name", "expected_type", "actual_type")]
+        assert found == ["input", "object", word]
     unchanged = library.ask("update", "update_document", params={"resource_id": "a", "input": {}})
     assert unchanged["data"]["title"] == "First"
 
@@ -145,6 +145,7 @@ def test_input_is_needed_and_is_an_object(library: Library) -> None:
     [
         ({"metadata": {"priority": 7}, "title": "x"}, "VALIDATION_INVALID_TYPE", "input.metadata.priority"),
         ({"title": None}, "VALIDATION_INVALID_TYPE", "input.title"),
+        ({"title": "x" * 101, "metadata": {"author": "bob"}}, "VALIDATION_INVALID_VALUE", "input.title"),
         ({"titel": 1}, "VALIDATION_UNKNOWN_FIELD", "titel"),
         ({"metadata": {"colour": 1}}, "VALIDATION_UNKNOWN_FIELD", "input.metadata.colour"),
         ({"resource_id": "a"}, "VALIDATION_UNKNOWN_FIELD", "resource_id"),

@@ -276,6 +276,10 @@ def test_an_entry_without_a_tool_name_is_refused_although_the_published_schemas_
     assert [each.code for each in reading.errors] == ["schema_invalid"]
     assert reading.errors[0].field.startswith("/implements/1/metadata")
     assert "./tools/other/TOOL.md" in reading.errors[0].message
+    (unnamed,) = [each for each in as_driver(driver(implements=[{"tool": 7}])).errors if "metadata" in each.field]
+    assert unnamed.message.endswith("is missing")
+    (wrong,) = as_driver(driver(implements=[binding(metadata={"mcp": {"tool_name": 7}})])).errors
+    assert "TOOL.md" not in wrong.message and "name the server's tool" not in wrong.hint
 
 
 EXTENDED = driver(

@@ -252,6 +252,7 @@ def cost(units: float) -> dict[str, Any]:
         (candidate("y-mcp", standing={"kind": "sdk"}), candidate("a-mcp", standing={"kind": "http"}), "kind"),
         (candidate("y-mcp", standing={"kind": "http"}), candidate("a-mcp", standing={"passed_at": NOW}), "kind"),
         (candidate("y-mcp"), candidate("a-mcp", standing={"kind": "cli", "passed_at": NOW}), "kind"),
+        (candidate("y-mcp", standing={"kind": "cli"}), candidate("a-mcp", standing={"kind": "other"}), "kind"),
         (
             candidate("y-mcp", standing={"passed_at": NOW}),
             candidate("a-mcp", standing={"passed_at": NOW - 1}),

@@ -191,6 +191,8 @@ def test_a_server_is_one_shape_and_its_fault_one_message(server: dict[str, Any],
     (problem,) = reading.problems
     assert (problem.code, problem.field) == ("schema_invalid", pointer)
     assert all(key in problem.hint for key in named)
+    (elsewhere,) = as_driver(of("npm", transport="pigeon")).problems
+    assert elsewhere.field == "/transport" and "kind npm takes" not in elsewhere.hint
 
 
 @pytest.mark.req("AIP-server-9")

@@ -130,6 +130,11 @@ async def test_the_protocol_object_says_what_is_in_force(tmp_path: Path) -> None
         assert (await client.do("docs__delete_document", {"document_id": "d"}, "delete"))["success"]
         batch = await client.send("mcp_aql_read", {"operations": [{"operation": "docs__list_users"}]})
         assert batch["error"]["code"] == "VALIDATION_MISSING_PARAM"
+    for lacking in ("batch = false", "field_selection = false", 'mode = "single"'):
+        async with place(tmp_path / lacking[:5], f'[gate]\nmode = "open"\n[aql]\n{lacking}\n') as here:
+            endpoint = "mcp_aql" if "mode" in lacking else "mcp_aql_read"
+            said = (await here.modern().introspect(endpoint, query="operations"))["_protocol"]
+            assert said["conformance"] == "level-1", lacking
 
 
 @pytest.mark.req("AQL-4.3-2", "AQL-C.intro-4", "AQL-C.intro-11", "AQL-C.intro-13", "AQL-C.map-15")

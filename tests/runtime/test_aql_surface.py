@@ -299,6 +299,7 @@ async def test_names_are_mapped_and_values_are_not(tmp_path: Path) -> None:
             said = await client.do("docs__update_document", {"document_id": "d", "input": given}, "update")
             assert (code(said), said["error"]["details"]["actual_type"]) == ("VALIDATION_INVALID_TYPE", expected)
             assert said["error"]["details"]["expected_type"] == "object"
+            assert said["error"]["details"]["param_name"] == "input"
         said = await client.do("docs__update_document", {"document_id": "d", "input": {"titel": 1}}, "update")
         assert code(said) == "VALIDATION_UNKNOWN_FIELD"
         assert said["error"]["details"] == {
@@ -311,8 +312,10 @@ async def test_names_are_mapped_and_values_are_not(tmp_path: Path) -> None:
             inner = {"document_id": "d", "input": {"document_id": same}}
             said = await client.do("docs__update_document", inner, "update")
             assert code(said) == "VALIDATION_UNKNOWN_FIELD" and "in params" in said["error"]["message"]
-        null = await client.do("docs__update_document", {"document_id": "d", "input": {"title": None}}, "update")
-        assert (code(null), null["error"]["details"]["param_name"]) == ("VALIDATION_INVALID_TYPE", "input.title")
+        for member, wrong in (("title", None), ("page_count", "many")):
+            said = await client.do("docs__update_document", {"document_id": "d", "input": {member: wrong}}, "update")
+            assert code(said) == "VALIDATION_INVALID_TYPE"
+            assert said["error"]["details"]["param_name"] == f"input.{member}"
         assert len(sent(leaf)) == 2
 
 

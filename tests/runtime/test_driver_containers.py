@@ -90,6 +90,7 @@ async def test_the_command_names_every_variable_and_holds_no_value(place: Place,
     assert [value for word, value in pairs if word == "-v"] == ["/srv/data:/data:ro", "cache:/cache"]
     assert ("-w", "/data") in pairs
     assert ("--pull", "never") in pairs
+    assert ("--security-opt", "no-new-privileges") in pairs
     assert "-p" not in words
     assert words[-1] == f"acme/server@{FIRST}"
     joined = " ".join(words)

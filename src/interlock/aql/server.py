@@ -52,7 +52,7 @@ async def serve_stdio(adapter: "Adapter") -> None:
     line.begin(await open_standard(line, REQUEST_BYTES_MAX))
     await line.closed.wait()
     for execution in adapter.executions:
-        if execution.ended_at is None:
+        if execution.ended_at is None:  # AQL-2.3.3-3
             execution.cancel()
 
 

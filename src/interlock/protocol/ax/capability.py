@@ -240,7 +240,7 @@ def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) 
                 if private is None or value in private:
                     continue
                 allowed = (*allowed, *private)
-            if not isinstance(value, str) or value not in allowed:  # AX-9.1-1, AX-9.1-3, AX-9.1-4, AX-9.1-7 to -10
+            if value not in allowed:  # AX-9.1-1, AX-9.1-3, AX-9.1-4, AX-9.1-7 to -10
                 return Invalid(reason=f"{key} must be one of {', '.join(allowed)}, not {_display(value)}")
         elif key == "schema_version":
             if not isinstance(value, str) or not is_semver(value):  # AX-9.1-11
