@@ -36,9 +36,10 @@ LAYERS = {
 # Inside a layer, bottom up: a package imports only those above its own line here. The bare name of a layer or package
 # stands for the modules that lie directly in it.
 ORDER = [
-    *("protocol.jsonrpc", "protocol.jsontext", "protocol.net", "protocol.jose", "protocol.mcp", "protocol.oauth"),
+    *("protocol.jsonrpc", "protocol.jsontext", "protocol.schemas", "protocol.net", "protocol.jose", "protocol.mcp"),
+    "protocol.oauth",
     *("protocol.webauthn", "protocol.ax", "protocol.ax.registration", "protocol.ax.confirmation"),
-    *("protocol.approvals", "protocol.drivers", "protocol.drivers.files.schemas", "protocol.drivers.schema"),
+    *("protocol.approvals", "protocol.drivers", "protocol.drivers.files.schemas"),
     *("protocol.drivers.files", "protocol.drivers.binding", "protocol.drivers.authoring"),
     *(
         "protocol.drivers.selection",

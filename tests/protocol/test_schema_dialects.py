@@ -5,7 +5,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from interlock.protocol.drivers.schema.dialects import to_2020_12
+from interlock.protocol.schemas.dialects import to_2020_12
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 DRAFT_04 = "http://json-schema.org/draft-04/schema#"

@@ -24,8 +24,8 @@ from interlock.protocol.aql.model import Operation, Parameter, TypeDeclaration
 from interlock.protocol.aql.requests import Request, maybe_duplicate, raw_type
 from interlock.protocol.aql.suggestions import did_you_mean
 from interlock.protocol.aql.tool_operations import json_type
-from interlock.protocol.drivers.schema.validators import Compiled, compile_schema, rewritten
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.protocol.schemas.validators import Compiled, compile_schema, rewritten
 
 SAFE_INTEGER: Final = 2**53 - 1  # 4.7.3
 ERRORS_READ_MAX: Final = 50  # of one value; the first type fault among them is told first

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-PATTERN_CHARS_MAX: Final = 1000
+from interlock.protocol.schemas.bounds import PATTERN_CHARS_MAX
+
 PROGRAM_BYTES_MAX: Final = 1024 * 1024
 
 

@@ -20,8 +20,8 @@ from interlock.protocol.drivers.files.contract import TOOL_FILE, read_contract
 from interlock.protocol.drivers.files.driver import DRIVER_FILE, read_driver
 from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.model import Contract, Driver, Problem
-from interlock.protocol.drivers.schema.dialects import to_2020_12
 from interlock.protocol.jsontext.pointer import quoted
+from interlock.protocol.schemas.dialects import to_2020_12
 
 VERSION: Final = "1.0.0"  # of a file that is written the first time
 NAME_CHARS_MAX: Final = 80  # AIP-14

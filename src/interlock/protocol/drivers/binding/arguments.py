@@ -14,8 +14,8 @@ import msgspec
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import Binding, Contract, Driver, Mapped, Problem
-from interlock.protocol.drivers.schema.shapes import Shape, Side
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
+from interlock.protocol.schemas.shapes import Shape, Side
 
 CONTEXT: Final = "context."
 NAMES_MAX: Final = 10  # in one message

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from interlock.protocol.drivers.binding.arguments import declared_names
 from interlock.protocol.drivers.files.versions import satisfies
 from interlock.protocol.drivers.model import Binding, Contract, Driver, JsonObject, Problem
-from interlock.protocol.drivers.schema.shapes import Side
 from interlock.protocol.jsontext.pointer import quoted
+from interlock.protocol.schemas.shapes import Side
 
 UNAVAILABLE = "tool_unavailable"
 NARROWING = "narrowing_invalid"  # AIP-30.implements-4

@@ -20,10 +20,10 @@ from interlock.protocol.drivers.binding.results import Mode, Reader
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import Binding, Contract, Driver, Problem, Severity
 from interlock.protocol.drivers.result_path import Path, read_path
-from interlock.protocol.drivers.schema.inclusion import InclusionOutcome, InclusionVerdict, differs, includes, together
-from interlock.protocol.drivers.schema.shapes import Shape, Side
-from interlock.protocol.drivers.schema.validators import Compiled, compile_schema
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
+from interlock.protocol.schemas.inclusion import InclusionOutcome, InclusionVerdict, differs, includes, together
+from interlock.protocol.schemas.shapes import Shape, Side
+from interlock.protocol.schemas.validators import Compiled, compile_schema
 
 MISMATCH: Final = "contract_mismatch"  # AIP-tools-2
 UNVERIFIED: Final = "contract_unverified"
@@ -168,13 +168,13 @@ class _Matching:
             found.append(_constant(name, value, theirs, accepted))
         found += [_place(name, "a context argument", accepted) for name in fed.context]
         if "object" not in accepted.types:
-            found.append(differs(InclusionVerdict.NO, "", "an object", "no object"))
+            found.append(differs(InclusionVerdict.REJECTS, "", "an object", "no object"))
         for key in _ROOT_DOUBTS:
             if accepted.all_of(key) or (inputs.all_of(key) and key in _ALTERNATIVES):
-                found.append(differs(InclusionVerdict.UNKNOWN, "", "the input as a whole", key))
+                found.append(differs(InclusionVerdict.UNDECIDED, "", "the input as a whole", key))
         if not (inputs.is_followed and accepted.is_followed):
             found.append(
-                differs(InclusionVerdict.UNKNOWN, "", "the input as a whole", "a reference that is not followed")
+                differs(InclusionVerdict.UNDECIDED, "", "the input as a whole", "a reference that is not followed")
             )
         self._tell("input", together(found))
         return fed
@@ -187,11 +187,11 @@ class _Matching:
         place = f"/{pointer_step(name)}"
         feeds = next((each for each in fed.inputs.values() if each.argument == name), None)
         if feeds is None:  # AIP-tools-4: fed by no input
-            return differs(InclusionVerdict.NO, place, "no input for it", "required")
+            return differs(InclusionVerdict.REJECTS, place, "no input for it", "required")
         if feeds.input in always or feeds.default is not msgspec.UNSET:  # AIP-tools-4
             return InclusionOutcome()
         return differs(
-            InclusionVerdict.NO, place, f"the optional input {quoted(feeds.input)} without default", "required"
+            InclusionVerdict.REJECTS, place, f"the optional input {quoted(feeds.input)} without default", "required"
         )
 
     def _effect(self) -> None:
@@ -250,7 +250,7 @@ class _Matching:
     def _tell(self, side: str, outcome: InclusionOutcome) -> None:
         for each in outcome.differences:
             # AIP-tools-2, AIP-tools-5, AIP-tools-8
-            if outcome.verdict is InclusionVerdict.NO and not self._entry.builds:
+            if outcome.verdict is InclusionVerdict.REJECTS and not self._entry.builds:
                 self._mismatch(side, each.path, each.narrow, each.wide)  # AIP-tools-2
             else:
                 self._note_unverified(side, each.path, each.narrow, each.wide)  # AIP-tools-8
@@ -279,14 +279,14 @@ def _goes(each: Fed, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepte
     """An input has an argument to go to, and its values are taken there."""
     wide = accepted.names().get(each.argument)
     place = _place(each.argument, f"the input {quoted(each.input)}", accepted)
-    if place.verdict is not InclusionVerdict.YES:
+    if place.verdict is not InclusionVerdict.ACCEPTS:
         return place
     if wide is None:
         wide = tuple(schema for schema in accepted.all_of("additionalProperties") if isinstance(schema, Mapping))
     path = f"/{pointer_step(each.argument)}"
     if each.transform is not None or not schemas:
         return (
-            differs(InclusionVerdict.UNKNOWN, path, "a value made at the call", "its own schema")
+            differs(InclusionVerdict.UNDECIDED, path, "a value made at the call", "its own schema")
             if wide
             else InclusionOutcome()
         )
@@ -296,8 +296,8 @@ def _goes(each: Fed, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepte
 def _constant(name: str, value: Any, theirs: Side, accepted: Shape) -> InclusionOutcome:
     place = _place(name, "a constant", accepted)
     schemas = accepted.names().get(name, ())
-    if place.verdict is InclusionVerdict.YES and theirs.accepts(value, *schemas) is False:
-        return differs(InclusionVerdict.NO, f"/{pointer_step(name)}", "a constant", "another kind of value")
+    if place.verdict is InclusionVerdict.ACCEPTS and theirs.accepts(value, *schemas) is False:
+        return differs(InclusionVerdict.REJECTS, f"/{pointer_step(name)}", "a constant", "another kind of value")
     return place
 
 
@@ -308,8 +308,8 @@ def _place(name: str, told: str, accepted: Shape) -> InclusionOutcome:
         return InclusionOutcome()
     path = f"/{pointer_step(name)}"
     if accepted.all_of("patternProperties"):
-        return differs(InclusionVerdict.UNKNOWN, path, told, "patternProperties")
+        return differs(InclusionVerdict.UNDECIDED, path, told, "patternProperties")
     more = accepted.all_of("additionalProperties")
     if more and all(each is True or isinstance(each, Mapping) for each in more):  # AIP-tools-4
         return InclusionOutcome()
-    return differs(InclusionVerdict.NO, path, told, "no argument of this name")
+    return differs(InclusionVerdict.REJECTS, path, told, "no argument of this name")

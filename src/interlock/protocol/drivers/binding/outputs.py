@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.protocol.drivers.binding.path_types import Nowhere, Unknown, path_type
 from interlock.protocol.drivers.binding.results import Mode
 from interlock.protocol.drivers.model import Binding, Contract, ResultParse
 from interlock.protocol.drivers.result_path import Name, Path
 from interlock.protocol.drivers.result_pattern import Pattern
-from interlock.protocol.drivers.schema.inclusion import InclusionVerdict, SchemaDifference, includes
-from interlock.protocol.drivers.schema.overlap import exclusions
-from interlock.protocol.drivers.schema.path_types import Nowhere, Unknown, path_type
-from interlock.protocol.drivers.schema.shapes import Side, types_shown
+from interlock.protocol.schemas.inclusion import InclusionVerdict, SchemaDifference, includes
+from interlock.protocol.schemas.overlap import exclusions
+from interlock.protocol.schemas.shapes import Side, types_shown
 
 TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 CONTENT: Final = "content"  # the member under which a text stands (AIP-extract-4)
@@ -90,8 +90,8 @@ def _settle_comparison(mode: Mode, side: Side, found: Any, binding: Binding, out
     if apart:  # AIP-tools-6
         text = side.shape(found).types == {"string"} and binding.result_parse is None
         return Settled(mode=mode, refusals=apart, hint=PARSE_HINT if text else "")
-    outcome = includes(outputs, outputs.root, side, given, unnamed=InclusionVerdict.YES)
-    if outcome.verdict is InclusionVerdict.YES:
+    outcome = includes(outputs, outputs.root, side, given, unnamed=InclusionVerdict.ACCEPTS)
+    if outcome.verdict is InclusionVerdict.ACCEPTS:
         return Settled(mode=mode)
     return Settled(mode=mode, doubts=outcome.differences)
 

@@ -14,9 +14,9 @@ from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import ResultParse
 from interlock.protocol.drivers.result_path import Miss, Path
 from interlock.protocol.drivers.result_pattern import Pattern
-from interlock.protocol.drivers.schema.validators import Compiled
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import CodecError
+from interlock.protocol.schemas.validators import Compiled
 
 Mode = Literal["structured", "text", "json", "python_literal", "lines", "records"]
 

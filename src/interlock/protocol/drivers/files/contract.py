@@ -19,8 +19,8 @@ from interlock.protocol.drivers.model import (
     Reading,
     Retry,
 )
-from interlock.protocol.drivers.schema.validators import rewritten
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
+from interlock.protocol.schemas.validators import rewritten
 
 TOOL_FILE: Final = "TOOL.md"
 NOT_ENFORCED: Final = "not_enforced"

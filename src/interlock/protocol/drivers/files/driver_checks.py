@@ -9,9 +9,9 @@ from interlock.protocol.drivers.files.runner_block import runner_faults
 from interlock.protocol.drivers.files.server_block import FileFindings
 from interlock.protocol.drivers.files.versions import PROTOCOL_VERSIONS, is_range
 from interlock.protocol.drivers.model import Driver, Install, Remote
-from interlock.protocol.drivers.result_pattern import PATTERN_CHARS_MAX
 from interlock.protocol.jsontext.pointer import quoted
 from interlock.protocol.net.egress import ENTRY, permits, port_of
+from interlock.protocol.schemas.bounds import PATTERN_CHARS_MAX
 
 INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and our docker
     **dict.fromkeys(("brew", "apt", "dnf", "pacman", "choco", "scoop", "npm", "pip", "cargo", "go"), ("package",)),

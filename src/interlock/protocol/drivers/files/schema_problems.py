@@ -11,8 +11,8 @@ import msgspec
 
 from interlock.protocol.drivers.files.frontmatter import Frontmatter
 from interlock.protocol.drivers.model import Problem
-from interlock.protocol.drivers.schema.bounds import is_bounded
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
+from interlock.protocol.schemas.bounds import is_bounded
 
 INVALID: Final = "schema_invalid"
 PROBLEMS_MAX: Final = 50  # of one schema in one file; more than a person fixes at once

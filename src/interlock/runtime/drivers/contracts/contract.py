@@ -16,7 +16,6 @@ from interlock.protocol.drivers.binding.listed_tool import Offered
 from interlock.protocol.drivers.binding.uri_access import Watch
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import Binding, Contract, Retry
-from interlock.protocol.drivers.schema.validators import Compiled, compile_schema
 from interlock.protocol.drivers.selection.resolver import (
     Candidate,
     DriverFault,
@@ -30,6 +29,7 @@ from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arguments
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.mcp.methods import TOOLS_CALL
+from interlock.protocol.schemas.validators import Compiled, compile_schema
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import Outlook
 from interlock.runtime.calls.caller import Caller

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.schema.bounds import is_bounded
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
+from interlock.protocol.schemas.bounds import is_bounded
 
 BACKTRACKS_MAX: Final = 100_000  # of one pattern that needs them; a few milliseconds
 NAMES_MAX: Final = 10  # in one message

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 
 from interlock.protocol.drivers.result_path import Each, Index, Name, Path, Step, Where
-from interlock.protocol.drivers.schema.shapes import DEPTH_MAX, Side, alternatives
+from interlock.protocol.schemas.effort import Effort, EffortSpent
+from interlock.protocol.schemas.shapes import DEPTH_MAX, Side, alternatives
 
 
 class Nowhere(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,10 +25,16 @@ Found = tuple[Any, ...]  # schemas that all hold for what is found
 
 
 def path_type(side: Side, schema: Any, path: Path) -> Found | Nowhere | Unknown:
-    return _path_type(side, (schema,), path.steps, 0)
+    try:
+        return _path_type(side, (schema,), path.steps, 0, Effort())
+    except EffortSpent:
+        return Unknown(step=path.steps[0])
 
 
-def _path_type(side: Side, schemas: Found, steps: tuple[Step, ...], depth: int) -> Found | Nowhere | Unknown:
+def _path_type(
+    side: Side, schemas: Found, steps: tuple[Step, ...], depth: int, effort: Effort
+) -> Found | Nowhere | Unknown:
+    effort.spend(1)
     if not steps:
         return schemas
     step, rest = steps[0], steps[1:]
@@ -37,7 +44,7 @@ def _path_type(side: Side, schemas: Found, steps: tuple[Step, ...], depth: int) 
     if ("object" if isinstance(step, Name) else "array") not in shape.types:
         return Nowhere(step=step)
     for branches in alternatives(shape):
-        ends = [_path_type(side, branch, steps, depth + 1) for branch in branches]
+        ends = [_path_type(side, branch, steps, depth + 1, effort) for branch in branches]
         found = [{"allOf": list(end)} for end in ends if isinstance(end, tuple)]
         unknown = next((end for end in ends if isinstance(end, Unknown)), None)
         if unknown is not None:
@@ -53,23 +60,23 @@ def _path_type(side: Side, schemas: Found, steps: tuple[Step, ...], depth: int) 
             return (
                 Nowhere(step=step)
                 if shape.shuts_out(step.key)
-                else _additional(side, shape.all_of("additionalProperties"), step, rest, depth)
+                else _additional(side, shape.all_of("additionalProperties"), step, rest, depth, effort)
             )
-        return _path_type(side, inner, rest, depth + 1)
+        return _path_type(side, inner, rest, depth + 1, effort)
     inner = _element(shape, step)
     if inner is None:
         return Unknown(step=step)
-    end = _path_type(side, inner, rest, depth + 1)
+    end = _path_type(side, inner, rest, depth + 1, effort)
     if isinstance(step, Each | Where) and isinstance(end, tuple):
         return ({"type": "array", "items": {"allOf": list(end)}},)
     return end
 
 
 def _additional(
-    side: Side, additional: Found, step: Step, rest: tuple[Step, ...], depth: int
+    side: Side, additional: Found, step: Step, rest: tuple[Step, ...], depth: int, effort: Effort
 ) -> Found | Nowhere | Unknown:
     schemas = tuple(each for each in additional if isinstance(each, dict))
-    return _path_type(side, schemas, rest, depth + 1) if schemas else Unknown(step=step)
+    return _path_type(side, schemas, rest, depth + 1, effort) if schemas else Unknown(step=step)
 
 
 def _element(shape: Any, step: Step) -> Found | None:

@@ -1,4 +1,4 @@
-"""Is what one JSON Schema allows allowed by another: yes, no, or unknown? And can two hold at once?"""
+"""Does one JSON Schema accept what another allows, reject some of it, or is it undecided? And can two hold at once?"""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.schema.inclusion import InclusionOutcome, InclusionVerdict, includes
-from interlock.protocol.drivers.schema.overlap import exclusions
-from interlock.protocol.drivers.schema.shapes import Side
-from interlock.protocol.drivers.schema.validators import compile_schema
+from interlock.protocol.schemas.inclusion import InclusionOutcome, InclusionVerdict, includes
+from interlock.protocol.schemas.overlap import exclusions
+from interlock.protocol.schemas.shapes import Side
+from interlock.protocol.schemas.validators import compile_schema
 
-YES, UNKNOWN, NO = InclusionVerdict.YES, InclusionVerdict.UNKNOWN, InclusionVerdict.NO
+ACCEPTS, UNDECIDED, REJECTS = InclusionVerdict.ACCEPTS, InclusionVerdict.UNDECIDED, InclusionVerdict.REJECTS
 STRING, INTEGER, NUMBER, NULL = ({"type": name} for name in ("string", "integer", "number", "null"))
 NULLABLE = {"anyOf": [STRING, NULL]}
 
@@ -25,6 +25,10 @@ def array(items: Any, **more: Any) -> dict[str, Any]:
     return {"type": "array", "items": items, **more}
 
 
+def mapping(values: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": values}
+
+
 def record(*required: str, closed: bool | None = None, **properties: Any) -> dict[str, Any]:
     made = {"type": "object", "properties": properties, "required": list(required)}
     return made if closed is None else {**made, "additionalProperties": not closed}
@@ -34,50 +38,58 @@ def record(*required: str, closed: bool | None = None, **properties: Any) -> dic
 @pytest.mark.parametrize(
     ("narrow", "wide", "verdict"),
     [
-        (INTEGER, NUMBER, YES),
-        (NUMBER, INTEGER, NO),
-        ({"type": "number", "multipleOf": 1}, INTEGER, YES),
-        (STRING, {"type": ["string", "null"]}, YES),
-        (STRING, NULLABLE, YES),
-        ({"type": ["string", "null"]}, STRING, NO),
-        (NULLABLE, STRING, NO),
-        (NULLABLE, {"type": ["null", "string"]}, YES),
-        ({"type": ["string", "null"]}, NULLABLE, YES),
-        (STRING, INTEGER, NO),
-        ({}, STRING, NO),
-        (STRING, {}, YES),
-        (STRING, True, YES),
-        (STRING, False, NO),
-        (False, STRING, YES),
-        ({"enum": ["a", "b"]}, {"enum": ["a"]}, NO),
-        ({"enum": ["a"]}, {"enum": ["a", "b"]}, YES),
-        ({"enum": ["a", 1], "type": "string"}, STRING, YES),
-        ({"enum": ["a", 1]}, STRING, NO),
-        ({"const": "a"}, {"const": "a"}, YES),
-        ({"const": 1}, {"const": True}, NO),
-        ({"const": 1.0}, INTEGER, YES),
-        (STRING, {"enum": ["a"]}, NO),
-        ({"type": "boolean"}, {"enum": [True, False]}, YES),
-        ({"type": "boolean"}, {"enum": [True]}, NO),
-        (array(INTEGER), array(NUMBER), YES),
-        (array(NUMBER), array(INTEGER), NO),
-        (array({}), array(STRING), NO),
-        (array(STRING), {"type": "array"}, YES),
-        (record("a", a=STRING), record("a", a=STRING, b=STRING), YES),
-        (record(a=STRING), record("a", a=STRING), NO),
-        (record("a", a=INTEGER), record("a", a=STRING), NO),
-        (record("a", "b", a=STRING, b=STRING), record("a", a=STRING, closed=True), NO),
-        (record("a", "b", a=STRING, b=STRING), record("a", a=STRING, closed=False), YES),
-        (record("a", "b", a=STRING, b=STRING), record("a", a=STRING), UNKNOWN),
-        (record(a=STRING, closed=False), record(a=STRING, closed=True), NO),
-        (record("a", a=STRING, b=False), record("a", a=STRING, closed=True), YES),
-        ({"type": "object"}, record(a=STRING, closed=True), UNKNOWN),
-        ({"type": "object"}, {"type": "object"}, YES),
-        ({"type": "object", "additionalProperties": INTEGER}, {"type": "object", "additionalProperties": NUMBER}, YES),
-        ({"type": "object", "additionalProperties": NUMBER}, {"type": "object", "additionalProperties": INTEGER}, NO),
-        (record(a=record(b=array(INTEGER))), record(a=record(b=array(STRING))), NO),
-        ({"allOf": [{"type": ["string", "integer"]}, {"type": ["integer", "null"]}]}, INTEGER, YES),
-        (INTEGER, {"allOf": [NUMBER, INTEGER]}, YES),
+        (INTEGER, NUMBER, ACCEPTS),
+        (NUMBER, INTEGER, REJECTS),
+        ({"type": "number", "multipleOf": 1}, INTEGER, ACCEPTS),
+        (STRING, {"type": ["string", "null"]}, ACCEPTS),
+        (STRING, NULLABLE, ACCEPTS),
+        ({"type": ["string", "null"]}, STRING, REJECTS),
+        (NULLABLE, STRING, REJECTS),
+        (NULLABLE, {"type": ["null", "string"]}, ACCEPTS),
+        ({"type": ["string", "null"]}, NULLABLE, ACCEPTS),
+        (STRING, INTEGER, REJECTS),
+        ({}, STRING, REJECTS),
+        (STRING, {}, ACCEPTS),
+        (STRING, True, ACCEPTS),
+        (STRING, False, REJECTS),
+        (False, STRING, ACCEPTS),
+        ({"enum": ["a", "b"]}, {"enum": ["a"]}, REJECTS),
+        ({"enum": ["a"]}, {"enum": ["a", "b"]}, ACCEPTS),
+        ({"enum": ["a", 1], "type": "string"}, STRING, ACCEPTS),
+        ({"enum": ["a", 1]}, STRING, REJECTS),
+        ({"const": "a"}, {"const": "a"}, ACCEPTS),
+        ({"const": 1}, {"const": True}, REJECTS),
+        ({"const": 1.0}, INTEGER, ACCEPTS),
+        (STRING, {"enum": ["a"]}, REJECTS),
+        ({"type": "boolean"}, {"enum": [True, False]}, ACCEPTS),
+        ({"type": "boolean"}, {"enum": [True]}, REJECTS),
+        (array(INTEGER), array(NUMBER), ACCEPTS),
+        (array(NUMBER), array(INTEGER), REJECTS),
+        (array({}), array(STRING), REJECTS),
+        (array(STRING), {"type": "array"}, ACCEPTS),
+        (record("a", a=STRING), record("a", a=STRING, b=STRING), ACCEPTS),
+        (record(a=STRING), record("a", a=STRING), REJECTS),
+        (record("a", a=INTEGER), record("a", a=STRING), REJECTS),
+        (record("a", "b", a=STRING, b=STRING), record("a", a=STRING, closed=True), REJECTS),
+        (record("a", "b", a=STRING, b=STRING), record("a", a=STRING, closed=False), ACCEPTS),
+        (record("a", "b", a=STRING, b=STRING), record("a", a=STRING), UNDECIDED),
+        (record(a=STRING, closed=False), record(a=STRING, closed=True), REJECTS),
+        (record("a", a=STRING, b=False), record("a", a=STRING, closed=True), ACCEPTS),
+        ({"type": "object"}, record(a=STRING, closed=True), UNDECIDED),
+        ({"type": "object"}, {"type": "object"}, ACCEPTS),
+        (
+            {"type": "object", "additionalProperties": INTEGER},
+            {"type": "object", "additionalProperties": NUMBER},
+            ACCEPTS,
+        ),
+        (
+            {"type": "object", "additionalProperties": NUMBER},
+            {"type": "object", "additionalProperties": INTEGER},
+            REJECTS,
+        ),
+        (record(a=record(b=array(INTEGER))), record(a=record(b=array(STRING))), REJECTS),
+        ({"allOf": [{"type": ["string", "integer"]}, {"type": ["integer", "null"]}]}, INTEGER, ACCEPTS),
+        (INTEGER, {"allOf": [NUMBER, INTEGER]}, ACCEPTS),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -117,8 +129,8 @@ def test_every_difference_is_told() -> None:
     ids=str,
 )
 def test_what_cannot_be_decided_is_unknown_and_not_a_no(wide: Any) -> None:
-    assert compare(STRING, wide).verdict is UNKNOWN
-    assert compare(INTEGER, {**wide, "type": "string"}).verdict is NO
+    assert compare(STRING, wide).verdict is UNDECIDED
+    assert compare(INTEGER, {**wide, "type": "string"}).verdict is REJECTS
 
 
 @pytest.mark.parametrize(
@@ -134,7 +146,7 @@ def test_what_cannot_be_decided_is_unknown_and_not_a_no(wide: Any) -> None:
     ids=str,
 )
 def test_the_same_rule_or_a_narrower_one_is_a_yes(narrow: Any, wide: Any) -> None:
-    assert compare(narrow, wide).verdict is YES
+    assert compare(narrow, wide).verdict is ACCEPTS
 
 
 @pytest.mark.req("AIP-tools-5")
@@ -144,15 +156,15 @@ def test_references_inside_a_schema_are_followed(definitions: str) -> None:
         **record(a={"$ref": f"#/{definitions}/x~1y"}),
         definitions: {"x/y": {"$ref": f"#/{definitions}/z"}, "z": STRING},
     }
-    assert compare(record(a=STRING), wide).verdict is YES
-    assert compare(record(a=INTEGER), wide).verdict is NO
+    assert compare(record(a=STRING), wide).verdict is ACCEPTS
+    assert compare(record(a=INTEGER), wide).verdict is REJECTS
 
 
 def test_beside_a_reference_of_draft_07_nothing_counts() -> None:
     beside = {"definitions": {"x": STRING}, "$ref": "#/definitions/x", "type": "integer"}
     old = {"$schema": "http://json-schema.org/draft-07/schema#", **beside}
-    assert compare(STRING, old).verdict is YES
-    assert compare(STRING, beside).verdict is NO
+    assert compare(STRING, old).verdict is ACCEPTS
+    assert compare(STRING, beside).verdict is REJECTS
 
 
 TREE = {"$defs": {"t": record("name", name=STRING, children=array({"$ref": "#/$defs/t"}))}, "$ref": "#/$defs/t"}
@@ -176,12 +188,12 @@ def nested(depth: int, inner: Any) -> Any:
     ids=["a tree", "itself", "a circle", "depth"],
 )
 def test_circles_and_depth_end_as_unknown(narrow: Any, wide: Any) -> None:
-    assert compare(narrow, wide).verdict is UNKNOWN
+    assert compare(narrow, wide).verdict is UNDECIDED
 
 
 @pytest.mark.req("AIP-tools-5")
 def test_a_depth_of_32_is_still_compared() -> None:
-    assert compare(nested(32, STRING), nested(32, INTEGER)).verdict is NO
+    assert compare(nested(32, STRING), nested(32, INTEGER)).verdict is REJECTS
 
 
 def test_alternatives_inside_alternatives_end() -> None:
@@ -191,7 +203,7 @@ def test_alternatives_inside_alternatives_end() -> None:
     narrow: Any = STRING
     for _ in range(30):
         narrow = record(a={"anyOf": [narrow, {**narrow, "title": "b"}]}, b=narrow)
-    assert compare(narrow, wide).verdict is not YES
+    assert compare(narrow, wide).verdict is not ACCEPTS
 
 
 @pytest.mark.parametrize(
@@ -260,7 +272,7 @@ SCHEMAS = st.recursive(
 
 @given(SCHEMAS, SCHEMAS, st.lists(VALUES, max_size=20))
 def test_after_a_yes_no_value_of_the_one_is_refused_by_the_other(narrow: Any, wide: Any, values: list[Any]) -> None:
-    if compare(narrow, wide).verdict is YES:
+    if compare(narrow, wide).verdict is ACCEPTS:
         ours, theirs = jsonschema.Draft202012Validator(narrow), jsonschema.Draft202012Validator(wide)
         for value in values:
             assert not ours.is_valid(value) or theirs.is_valid(value)
@@ -268,7 +280,7 @@ def test_after_a_yes_no_value_of_the_one_is_refused_by_the_other(narrow: Any, wi
 
 @given(SCHEMAS)
 def test_every_schema_allows_at_least_what_it_allows(schema: Any) -> None:
-    assert compare(schema, schema).verdict is YES
+    assert compare(schema, schema).verdict is ACCEPTS
 
 
 def _is_full(value: Any) -> bool:

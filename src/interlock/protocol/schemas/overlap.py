@@ -7,30 +7,37 @@ the member would pass: a binding that only ever works for nothing is a mistake.
 
 from typing import Any
 
-from interlock.protocol.drivers.schema.inclusion import COMPARISONS_MAX, VALUES_MAX, SchemaDifference
-from interlock.protocol.drivers.schema.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
 from interlock.protocol.jsontext.pointer import pointer_step
+from interlock.protocol.schemas.effort import Effort, EffortSpent
+from interlock.protocol.schemas.inclusion import VALUES_MAX, SchemaDifference
+from interlock.protocol.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
 
 
 def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> tuple[SchemaDifference, ...]:
     """`narrow` of a Difference is our side, `wide` theirs."""
-    return tuple(_Meeting(ours, theirs).apart((our_schema,), (their_schema,), "", 0))
+    if not (ours.is_bounded and theirs.is_bounded):
+        return ()
+    try:
+        return tuple(_Meeting(ours, theirs).apart((our_schema,), (their_schema,), "", 0))
+    except (EffortSpent, RecursionError):
+        return ()
 
 
 class _Meeting:
     def __init__(self, ours: Side, theirs: Side) -> None:
         self._ours, self._theirs = ours, theirs
-        self._left = COMPARISONS_MAX
+        self._effort = Effort()
 
     def apart(self, our: tuple[Any, ...], their: tuple[Any, ...], path: str, depth: int) -> list[SchemaDifference]:
-        self._left -= 1
-        if depth > DEPTH_MAX or self._left < 0:
+        self._effort.spend(1)
+        if depth > DEPTH_MAX:
             return []
         ours, theirs = self._ours.shape(*our), self._theirs.shape(*their)
+        self._effort.spend(len(ours.parts) + len(theirs.parts) + ours.steps + theirs.steps)
         common = ours.types & theirs.types
         if not common:
             return [SchemaDifference(path=path, narrow=types_shown(ours.types), wide=types_shown(theirs.types))]
-        if self._values_apart(ours, our, self._theirs, their) or self._values_apart(theirs, their, self._ours, our):
+        if self._values_apart(ours, self._theirs, their) or self._values_apart(theirs, self._ours, our):
             return [SchemaDifference(path=path, narrow="its values", wide="none of them")]
         for branches in alternatives(ours):
             found = [self.apart(branch, their, path, depth + 1) for branch in branches]
@@ -49,11 +56,11 @@ class _Meeting:
             return self.apart(items[0], items[1], f"{path}/*", depth + 1)
         return []
 
-    @staticmethod
-    def _values_apart(shape: Shape, schemas: tuple[Any, ...], other: Side, their: tuple[Any, ...]) -> bool:
+    def _values_apart(self, shape: Shape, other: Side, their: tuple[Any, ...]) -> bool:
         values = shape.values
         if values is None or len(values) > VALUES_MAX:
             return False
+        self._effort.spend(len(values) * other.cost(*their))
         return all(other.accepts(value, *their) is False for value in values)
 
     def _objects(self, ours: Shape, theirs: Shape, path: str, depth: int) -> list[SchemaDifference]:

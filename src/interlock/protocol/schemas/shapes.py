@@ -10,11 +10,17 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.schema.bounds import reference_target
-from interlock.protocol.drivers.schema.validators import Compiled, compile_schema
+from interlock.protocol.schemas.bounds import is_bounded, reference_target
+from interlock.protocol.schemas.validators import Compiled, compile_schema
 
 DEPTH_MAX: Final = 32  # AIP-tools-5
 PARTS_MAX: Final = 256  # of one allOf, with what it refers to
+COMPILED_MAX: Final = 200  # parts of one schema that are applied alone
+LISTED_PER_STEP: Final = 16  # values or branches that are looked at in one step
+PATTERN_COST: Final = 100  # steps of applying a schema with a pattern, which may go back and forth
+
+_SAYS_NOTHING: Final = frozenset(["title", "description", "default", "examples", "deprecated", "$comment"])
+_PLAIN: Final = frozenset(["type", "enum", "const", *_SAYS_NOTHING])
 
 # "fraction" is a number that is no integer, so that types are sets: number is both.
 EVERYTHING: Final = frozenset(["null", "boolean", "object", "array", "string", "integer", "fraction"])
@@ -47,6 +53,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             listed: tuple[Any, ...] = (None,) if "null" in self.types else ()
             return (*listed, False, True) if "boolean" in self.types else listed
         return None
+
+    @property
+    def steps(self) -> int:
+        """What looking at all it lists takes."""
+        listed = (part.get(key) for part in self.parts for key in ("enum", "anyOf", "oneOf"))
+        return sum(len(each) for each in listed if isinstance(each, list)) // LISTED_PER_STEP
 
     def all_of(self, key: str) -> tuple[Any, ...]:
         return tuple(part[key] for part in self.parts if key in part)
@@ -83,6 +95,10 @@ class Side:
         # Up to draft-07 what stands beside a $ref is not read.
         self._ref_alone = isinstance(said, str) and any(each in said for each in _OLD)
         self._compiled: dict[int, tuple[Any, Compiled | None]] = {}
+        # By its id, with the branch itself, so that the id is its own. One that leads back to itself can be anything.
+        self._known_types: dict[int, tuple[Any, frozenset[str]]] = {}
+        self._has_patterns: bool | None = None
+        self.is_bounded = is_bounded(root)
 
     def shape(self, *schemas: Any) -> Shape:
         """Of a value for which all these schemas hold."""
@@ -108,7 +124,7 @@ class Side:
                     continue
             together = schema.get("allOf")
             if isinstance(together, list):
-                waiting.extend((each, seen) for each in reversed(together))
+                waiting.extend((each, seen) for each in reversed(together[: PARTS_MAX + 1]))
             parts.append(schema)
         types = frozenset[str]() if never else self._types(parts, 0)
         return Shape(parts=tuple(parts), types=types, is_clear=clear and not _is_veiled(parts), is_followed=clear)
@@ -117,6 +133,10 @@ class Side:
         """None: one of the schemas cannot be applied alone."""
         unsure = False
         for schema in schemas:
+            if isinstance(schema, Mapping) and schema.keys() <= _PLAIN:
+                if not _is_plainly(value, schema):
+                    return False
+                continue
             found = self._alone(schema)
             if found is None:
                 return None
@@ -125,9 +145,20 @@ class Side:
             unsure = unsure or not found.is_whole
         return None if unsure else True
 
+    def cost(self, *schemas: Any) -> int:
+        """Steps that `accepts` takes for one value."""
+        if all(isinstance(schema, Mapping) and schema.keys() <= _PLAIN for schema in schemas):
+            listed = (schema.get("enum") for schema in schemas)
+            return 1 + sum(len(each) for each in listed if isinstance(each, list)) // LISTED_PER_STEP
+        if self._has_patterns is None:
+            self._has_patterns = b'"pattern' in msgspec.json.encode(self.root)
+        return PATTERN_COST if self._has_patterns else 1
+
     def _alone(self, schema: Any) -> Compiled | None:
         kept = self._compiled.get(id(schema))
         if kept is None:
+            if len(self._compiled) >= COMPILED_MAX:
+                return None
             around = self.root if isinstance(self.root, Mapping) else {}
             shared = {key: around[key] for key in ("$schema", "$defs", "definitions") if key in around}
             # The schema is kept beside its validator: its id is its own as long as it lives.
@@ -149,6 +180,13 @@ class Side:
             return frozenset()
         if not isinstance(branch, Mapping):
             return EVERYTHING
+        kept = self._known_types.get(id(branch))
+        if kept is None:
+            self._known_types[id(branch)] = (branch, EVERYTHING)
+            kept = self._known_types[id(branch)] = (branch, self._mapping_types(branch, depth))
+        return kept[1]
+
+    def _mapping_types(self, branch: Mapping[str, Any], depth: int) -> frozenset[str]:
         reference = branch.get("$ref")
         if isinstance(reference, str):
             target = reference_target(self.root, reference)
@@ -191,6 +229,34 @@ def _declared_types(part: Mapping[str, Any]) -> frozenset[str]:
     if isinstance(step, int) and not isinstance(step, bool):
         left -= {"fraction"}
     return left
+
+
+def _is_plainly(value: Any, schema: Mapping[str, Any]) -> bool:
+    """What a validator would say of a schema with nothing but a type and listed values."""
+    kind = kind_of(value)
+    if "const" in schema and not _is_equal(value, kind, schema["const"]):
+        return False
+    listed = schema.get("enum")
+    if isinstance(listed, list) and not any(_is_equal(value, kind, each) for each in listed):
+        return False
+    declared = schema.get("type")
+    names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else None
+    return names is None or any(kind in _MEANT.get(name, EVERYTHING) for name in names if isinstance(name, str))
+
+
+def _is_equal(value: Any, kind: str, other: Any) -> bool:
+    """As JSON Schema has it: 1 is 1.0, and is not true."""
+    if kind != kind_of(other):
+        return False
+    if kind == "array":
+        return len(value) == len(other) and all(map(_is_alike, value, other))
+    if kind == "object":
+        return bool(value.keys() == other.keys()) and all(_is_alike(value[name], other[name]) for name in value)
+    return bool(value == other)
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    return _is_equal(one, kind_of(one), other)
 
 
 def kind_of(value: Any) -> str:

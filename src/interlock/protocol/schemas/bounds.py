@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from interlock.protocol.drivers.result_pattern import PATTERN_CHARS_MAX
-
 VALUES_MAX: Final = 20_000
 REFERENCES_MAX: Final = 2_000
 WEIGHT_MAX: Final = 2_000  # milliseconds to tell the first fault
+PATTERN_CHARS_MAX: Final = 1000
 PATTERNS_MAX: Final = 50  # different ones; the worst take some 4 ms each to compile
 DEPTH_MAX: Final = 200  # the validator itself ends at about as much
 
@@ -32,6 +31,8 @@ def is_bounded(schema: Any) -> bool:
         value, depth = waiting.pop()
         values += 1
         if values > VALUES_MAX or references > REFERENCES_MAX or depth > DEPTH_MAX:
+            return False
+        if isinstance(value, Mapping | list) and len(value) > VALUES_MAX:
             return False
         if isinstance(value, Mapping):
             schemas.append(value)

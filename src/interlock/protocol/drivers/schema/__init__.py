@@ -1,1 +1,0 @@
-"""JSON Schema as drivers use it: inclusion, overlap, dialects, bounds, validators."""

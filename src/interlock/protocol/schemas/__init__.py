@@ -1,0 +1,1 @@
+"""JSON Schemas compared and applied, for drivers and surface names: inclusion, overlap, dialects, bounds."""
