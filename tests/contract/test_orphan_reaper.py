@@ -158,7 +158,7 @@ async def test_what_is_still_guarded_when_the_reaper_stops_is_ended(
 ) -> None:
     process = spawn(STUBBORN)
     reaper = OrphanReaper()
-    await reaper.open()
+    await reaper.start()
     reaper.guard(process.pid)
     await reaper.close()
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
@@ -167,7 +167,7 @@ async def test_what_is_still_guarded_when_the_reaper_stops_is_ended(
 async def test_a_guarded_group_gets_the_chance_to_end_itself(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = spawn("print('ready', flush=True)\n" + FOREVER)
     reaper = OrphanReaper()
-    await reaper.open()
+    await reaper.start()
     reaper.guard(process.pid)
     await reaper.close()
     assert process.wait(PATIENCE_S) == -signal.SIGTERM
@@ -176,7 +176,7 @@ async def test_a_guarded_group_gets_the_chance_to_end_itself(spawn: Callable[[st
 async def test_a_released_group_is_left_alone(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = spawn("print('ready', flush=True)\n" + FOREVER)
     reaper = OrphanReaper()
-    await reaper.open()
+    await reaper.start()
     reaper.guard(process.pid)
     reaper.release(process.pid)
     reaper.release(process.pid)
@@ -188,7 +188,7 @@ async def test_groups_named_before_the_start_are_guarded(spawn: Callable[[str], 
     process = spawn("print('ready', flush=True)\n" + FOREVER)
     reaper = OrphanReaper()
     reaper.guard(process.pid)
-    await reaper.open()
+    await reaper.start()
     await reaper.close()
     assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
@@ -199,7 +199,7 @@ def test_a_reaper_that_dies_is_replaced_and_told_everything_again(
     async def scenario() -> None:
         kept, released, later = (spawn(STUBBORN) for _ in range(3))
         reaper = OrphanReaper()
-        await reaper.open()
+        await reaper.start()
         first = reaper.pid
         assert first is not None
         reaper.guard(kept.pid)
@@ -226,7 +226,7 @@ def test_a_reaper_that_dies_is_replaced_and_told_everything_again(
 async def test_a_reaper_that_no_longer_listens_is_replaced(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = spawn(STUBBORN)
     reaper = OrphanReaper()
-    await reaper.open()
+    await reaper.start()
     first = reaper.pid
     assert first is not None
     os.kill(first, signal.SIGSTOP)
@@ -245,7 +245,7 @@ async def test_a_signal_meant_for_the_node_does_not_end_the_reaper(
 ) -> None:
     process = spawn(STUBBORN)
     reaper = OrphanReaper()
-    await reaper.open()
+    await reaper.start()
     pid = reaper.pid
     assert pid is not None
     assert os.getsid(pid) == pid
@@ -268,7 +268,7 @@ def ignored(pid: int, number: signal.Signals) -> bool:
 async def test_a_reaper_with_nothing_to_guard_leaves_at_once_and_twice_is_harmless() -> None:
     reaper = OrphanReaper()
     await reaper.close()
-    await reaper.open()
+    await reaper.start()
     pid = reaper.pid
     started = time.monotonic()
     await reaper.close()
@@ -280,7 +280,7 @@ async def test_a_reaper_with_nothing_to_guard_leaves_at_once_and_twice_is_harmle
 
 async def test_a_reaper_costs_one_bare_interpreter() -> None:
     reaper = OrphanReaper()
-    await reaper.open()
+    await reaper.start()
     assert reaper.pid is not None
     async with asyncio.timeout(PATIENCE_S):
         while not ignored(reaper.pid, signal.SIGHUP):  # noqa: ASYNC110
@@ -295,3 +295,17 @@ async def test_a_reaper_costs_one_bare_interpreter() -> None:
 def test_a_group_that_is_not_a_childs_is_refused(pgid: int) -> None:
     with pytest.raises(ValueError, match="not the process group of a child"):
         OrphanReaper().guard(pgid)
+
+
+async def test_the_helper_is_started_once_and_with_the_first_child_only() -> None:
+    reaper = OrphanReaper()
+    await reaper.open()
+    assert reaper.pid is None
+    await asyncio.gather(reaper.start(), reaper.start())
+    helper = reaper.pid
+    assert helper is not None
+    await reaper.start()
+    assert reaper.pid == helper
+    await reaper.close()
+    assert reaper.pid is None
+    await OrphanReaper().close()

@@ -144,6 +144,8 @@ class Child:
 
     async def _spawn(self) -> None:
         try:
+            if self._reaper is not None:
+                await self._reaper.start()
             await asyncio.get_running_loop().subprocess_exec(
                 lambda: _Wire(self),
                 program(self._argv, self._env, self._cwd),

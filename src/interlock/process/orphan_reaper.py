@@ -3,7 +3,8 @@
 A node that gets SIGKILL can end nothing any more, and the kernel's parent-death signal reaches only direct children.
 So one small helper process waits at the other end of a pipe: the node tells it which groups live (`guard`, `release`),
 and when the pipe closes, for whatever reason, it ends those that are left and exits. It stands in a session of its own,
-where a signal to the node's group does not reach it. If it dies, another is started and told everything again.
+where a signal to the node's group does not reach it. If it dies, another is started and told everything again. It is
+started before the first child: a node that only dials servers needs none.
 A process that moved itself into another session is in no group the node knows, and is not found.
 """
 
@@ -55,6 +56,7 @@ class OrphanReaper:
         self._transport: asyncio.SubprocessTransport | None = None
         self._exited = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -62,8 +64,14 @@ class OrphanReaper:
         return None if self._transport is None else self._transport.get_pid()
 
     async def open(self) -> None:
-        await self._spawn()
-        self._keeper = asyncio.create_task(self._keep())
+        """Nothing yet: `start` comes with the first child."""
+
+    async def start(self) -> None:
+        """The helper, unless it was started before. Raises OSError."""
+        async with self._starting:
+            if self._keeper is None:
+                await self._spawn()
+                self._keeper = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
         """Let the helper end what is still guarded, and wait for it."""
