@@ -70,6 +70,8 @@ def test_a_name_is_declared_once() -> None:
     with pytest.raises(ValueError, match="already"):
         native.add(first.declaration, _nothing)
     assert [one.declaration for one in native] == [first.declaration]
+    listed = Library().ask("read", "introspect", params={"query": "operations"})["data"]["operations"]
+    assert {one["semantic_category"] for one in listed} == {one.value for one in Category}
 
 
 @pytest.mark.req("AQL-4.3-1")
@@ -161,8 +163,10 @@ def test_another_profile_has_other_endpoints() -> None:
     ],
 )
 def test_settings_that_are_none_are_refused_with_the_choices(options: dict[str, Any]) -> None:
-    with pytest.raises(DeclarationInvalid):
+    with pytest.raises(DeclarationInvalid) as refused:
         Adapter("x", **options)
+    if "mode" in options:
+        assert "semantic, single, all, not 'many'" in str(refused.value)
     prefixed = Library(prefix="github_")
     assert prefixed.service.definitions()[1]["name"] == "github_mcp_aql_read"
 

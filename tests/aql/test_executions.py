@@ -198,15 +198,18 @@ def test_a_state_of_its_own_is_declared_shown_and_cancelled() -> None:
     with pytest.raises(ValueError, match="no declared state"):
         running.enter("dreaming")
     assert running.status is ExecutionStatus.RUNNING
+    running.cancel()
+    assert running.status is ExecutionStatus.CANCELLED
     library = Library()
     assert "queued" in library.details("execute_job")["lifecycle"]["states"]
     told = library.ask("read", "introspect", params={"query": "types", "name": "ExecutionState"})["data"]["type"]
     assert "queued counts as pending" in told["description"]
-    with pytest.raises(DeclarationInvalid, match="map to pending or running"):
+    for wrong in ({"paused": ""}, {"paused": "failed"}, {"running": "running"}):
+        with pytest.raises(DeclarationInvalid, match="map to pending or running"):
 
-        @Adapter("x").execute(long_running=True, states={"paused": ""})
-        async def execute_thing() -> None:
-            """Runs."""
+            @Adapter("x").execute(long_running=True, states=wrong)
+            async def execute_thing() -> None:
+                """Runs."""
 
 
 @pytest.mark.req("AQL-8.4.5-1", "AQL-8.4.4-5")

@@ -5,6 +5,8 @@ import json
 import pytest
 from tests.aql.library import Library
 
+from interlock.protocol.aql.requests import NAME_CHARS_MAX
+
 
 @pytest.mark.req("AQL-4.4-1")
 def test_the_three_printed_requests_are_valid() -> None:
@@ -94,6 +96,7 @@ def test_names_with_an_underscore_are_accepted_and_reach_nobody() -> None:
         ('{"operation":7}', "VALIDATION_INVALID_TYPE", "operation"),
         ('{"operation":null}', "VALIDATION_INVALID_TYPE", "operation"),
         ('{"operation":""}', "VALIDATION_INVALID_TYPE", "operation"),
+        (f'{{"operation":"{"x" * (NAME_CHARS_MAX + 1)}"}}', "VALIDATION_INVALID_TYPE", "operation"),
         ('{"tool":"list_users","args":{}}', "VALIDATION_MISSING_PARAM", "operation"),
         ("[]", "VALIDATION_INVALID_TYPE", "arguments"),
         ('{"operation":"list_users","params":[]}', "VALIDATION_INVALID_TYPE", "params"),
@@ -113,6 +116,7 @@ async def test_wrong_shapes_are_named_and_the_right_one_is_shown(request_text: s
     empty, absent = await library.call("read", "list_users", params={}), await library.call("read", "list_users")
     assert empty == absent
     assert library.calls == ["list_users"] * 2
+    assert (await library.call("read", "x" * NAME_CHARS_MAX))["error"]["code"] == "NOT_FOUND_OPERATION"
 
 
 @pytest.mark.req("AQL-5.3-1")

@@ -46,6 +46,7 @@ def test_the_merge_is_that_of_rfc_7396(stored: dict[str, Any], changes: dict[str
     assert json.dumps(stored) == before
 
 
+@pytest.mark.req("AQL-4.5.1-2")
 def test_of_a_text_everything_that_is_not_replaced_stays_as_it_was_written() -> None:
     stored = b'{"n":1.50e3,"big":12345678901234567890123,"deep":{"x":1.0,"y":2}}'
     changed = merged_text(stored, b'{"deep":{"y":null,"z":0.10}}')
@@ -70,6 +71,9 @@ def test_the_worked_example() -> None:
     assert merged({"metadata": {"author": 1}}, {"metadata": {"author": None}}) == {"metadata": {}}
     assert merged({"a": 1}, {"b": None, "a": ""}) == {"a": ""}
     assert merged({"tags": [1]}, {"tags": []}) == {"tags": []}
+    assert merged({"tags": [{"a": 1, "b": 2}]}, {"tags": [{"a": 3}]}) == {"tags": [{"a": 3}]}
+    assert merged_text(b'{"tags":[{"a":1,"b":2}]}', b'{"tags":[{"a":3}]}') == b'{"tags":[{"a":3}]}'
+    assert merged({"metadata": {"author": 1}}, {"metadata": {}}) == {"metadata": {"author": 1}}
     assert merged({"a": 1}, {"a": {"x": 1, "y": None}}) == {"a": {"x": 1}}
 
 

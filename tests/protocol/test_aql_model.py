@@ -302,6 +302,7 @@ def test_the_depth_of_the_literal_example_is_four() -> None:
     assert depth_of(b'{"a":{"b":{"c":{}}}}') == 4
     assert depth_of(b'{"a":"{{{["}') == 1
     assert refused(b'{"a":' * 31 + b"{}" + b"}" * 31) is None
+    assert refused(b'{"b":{},"a":' * 31 + b"{}" + b"}" * 31) is None
     assert refused(b'{"a":' * 32 + b"{}" + b"}" * 32) == ("nesting_depth", 32, 33)
     assert refused(b"[" * 100_000 + b"]" * 100_000) == ("nesting_depth", 32, 100_000)
     assert check_request(b"[" * 100_000 + b"]" * 100_000, LIMITS).details["unit"] == "levels"  # type: ignore[union-attr, index]

@@ -276,7 +276,7 @@ async def raw_envelope(client: Aql, arguments: bytes) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(waits.result()["result"]["content"][0]["text"]))
 
 
-@pytest.mark.req("AQL-4.7.1-2", "AQL-4.7.5-2", "AQL-4.7.5-5", "AQL-4.7.5-7")
+@pytest.mark.req("AQL-4.7.1-1", "AQL-4.7.1-2", "AQL-4.7.5-2", "AQL-4.7.5-5", "AQL-4.7.5-7")
 @still
 async def test_every_limit_is_exact_and_hostile_text_is_named(tmp_path: Path) -> None:
     tools = [tool("take", inputSchema={"type": "object", "properties": {"a": {}, "b": {}}})]
@@ -315,6 +315,10 @@ async def test_every_limit_is_exact_and_hostile_text_is_named(tmp_path: Path) ->
         for text in (rb'"\ud800"', rb'{"\udc00":1}', rb'"a\u0000b"'):
             name, details = await refused(request(text))
             assert name == "VALIDATION_INVALID_ENCODING" and details["byte_offset"] > 0 and details["location"]
+        for wrong in (b"\xc0\xaf", b"\x80", b"\xe2\x82", b"\xed\xa0\x80"):
+            name, details = await refused(request(b'"%b"' % wrong))
+            assert (name, details["location"]) == ("VALIDATION_INVALID_ENCODING", "request")
+            assert details["byte_offset"] > 0
         assert (await refused(request(rb'"\ud83d\ude00"')))[0] == "ok"
         assert (await refused(b'{"operation":"docs__take","params":{"a":1,"a":2}}'))[0] == "VALIDATION_INVALID_VALUE"
         twice = await refused(b'{"operation":"docs__take", "operation":"docs__take"}')

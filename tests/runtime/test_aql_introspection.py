@@ -3,13 +3,15 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.runtime.aql_place import TEXT, WRITES, place, schema, sent, tool
 from tests.runtime.still import still
 
+from interlock.protocol.aql.model import Category, Operation
 from interlock.protocol.aql.search import SearchIndex, term_weights
+from interlock.runtime.calls.caller import Principal
 
 PROTOCOL_TYPES = {
     *("SemanticCategory", "OperationInput", "OperationResult", "OperationSuccess", "OperationFailure"),
@@ -280,8 +282,16 @@ async def test_a_large_catalogue_is_read_by_pages_and_by_words(tmp_path: Path) -
         leaf.tools = [*leaf.tools, tool("zebra_crossing", description="New here.")]
         leaf.notify("notifications/tools/list_changed")
         await client.tools()
-        found = (await client.introspect(query="operations", search="zebra"))["operations"]
-        assert [one["name"] for one in found] == ["docs__zebra_crossing"]
+        for asking in (client, here.modern()):
+            found = (await asking.introspect(query="operations", search="zebra"))["operations"]
+            assert [one["name"] for one in found] == ["docs__zebra_crossing"]
+        caller = here.node.fronts.modern.caller(Principal("local"), "http", None, "auto")
+        calls = here.node.calls
+        assert calls.aql.index(caller) is calls.aql.index(caller)  # one snapshot of the registry
+        native = Operation(name="get_zebra", category=Category.READ, description="Of this node.")
+        calls.native_operations.add(native, cast(Any, None))
+        found = (await here.modern().introspect(query="operations", search="zebra"))["operations"]
+        assert {one["name"] for one in found} == {"docs__zebra_crossing", "get_zebra"}
 
 
 @pytest.mark.req("AQL-X-5")

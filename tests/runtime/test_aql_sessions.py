@@ -130,7 +130,12 @@ async def test_however_a_session_ends_nothing_of_it_is_left(
         await client.greet()
     calls.native_operations.add(Operation(name="wait", category=Category.EXECUTE, description="Waits."), slow.handle)
     id = (await client.introspect(query="operations"))["_protocol"]["session_id"]
+    used = await client.do("delete_thing", "delete", _confirmation=await asked_token(client))
+    assert used["success"] is True
     token = await asked_token(client)
+    beside = await Lines(here, "aql").greet()
+    assert (await beside.do("delete_thing", "delete", _confirmation=token))["error"]["code"] == "TOKEN_INVALID"
+    beside.leave()
     execution = (await client.do("execute_agent", element_name="coder"))["data"]["execution_id"]
     running = client.begin("tools/call", {"name": "mcp_aql_execute", "arguments": {"operation": "wait"}})
     await slow.began.wait()
@@ -145,7 +150,8 @@ async def test_however_a_session_ends_nothing_of_it_is_left(
     told = [one for one in await records(here) if one.get("session_id") == id]
     (began, ended) = [one["reason"] for one in told if one["method"] == "aql/session"]
     assert (began, ended.partition(":")[0]) == ("began", kind)
-    assert next(one["reason"] for one in told if "TOKEN_REVOKED" in one.get("reason", "")).endswith(": session_end")
+    (revoked,) = [one["reason"] for one in told if "TOKEN_REVOKED" in one.get("reason", "")]  # one was used
+    assert revoked.endswith(": session_end")
     later = await Lines(here, "aql").greet()
     used = await later.do("delete_thing", "delete", _confirmation=token)
     assert used["error"]["code"] == "TOKEN_INVALID"
@@ -179,9 +185,13 @@ async def test_what_a_client_says_of_itself_in_meta_opens_nothing(here: AgentsHe
     assert await steal("read", "get_execution", execution_id=execution) == "NOT_FOUND_RESOURCE"
     step = {"element_name": "coder", "nextActionHint": LOOK}
     assert await steal("create", "record_execution_step", **step) == "NOT_FOUND_RESOURCE"
+    thief = twin = await Lines(here, "aql", "client:owner").greet()  # another session of the same principal
+    assert await steal("delete", "delete_thing", _confirmation=token) == "TOKEN_INVALID"
     assert here.loop.blocks.of_principal("client:owner") == [block]
     assert (await owner.do("get_execution", execution_id=execution))["data"]["element_name"] == "coder"
     assert (await owner.do("verify_challenge", challenge_id=block.challenge_id, code=code))["data"]["verified"] is True
+    assert await steal("create", "record_execution_step", **step) == "NOT_FOUND_RESOURCE"
+    twin.leave()
     await owner.do("abort_execution", element_name="coder")
     assert (await owner.do("delete_thing", "delete", _confirmation=token))["success"] is True
 

@@ -262,14 +262,22 @@ async def test_a_report_belongs_to_a_running_execution_of_its_caller(here: Agent
     await other.passes()
 
 
+ENOUGH = (  # the three printed examples, and the shortest
+    "calling write_file on project/config.json to update database URL",
+    "executing shell command: npm install express",
+    "sending message to #general channel via Slack MCP server",
+    "dig soon",
+)
+
+
 @pytest.mark.req("AQL-8.6.3-6")
-@pytest.mark.parametrize("hint", ["", "   ", "look", "go on", "weeding"])
+@pytest.mark.parametrize("hint", ["", "   ", "look", "go on", "dig now", "weeding", "gardening", *ENOUGH])
 async def test_a_hint_says_enough_to_be_judged(here: AgentsHere, hint: str) -> None:
     agent = here.agent("client:hints")
     if here.loop.executions.by_owner.get(("client:hints", 0)) is None:
         await agent.start()
-    if hint == "look":  # the name of something to call will do
-        assert (await agent.directive(hint))["continue"] is True
+    if hint == "look" or hint in ENOUGH:  # the name of something to call will do
+        assert "factors" in await agent.directive(hint)
         return
     refused = await failed(agent.report(hint))
     assert refused.code == "VALIDATION_INVALID_VALUE"
@@ -366,6 +374,7 @@ async def test_a_denied_step_gives_no_grant_and_the_agent_may_think_again(here: 
 
 
 @pytest.mark.req("AQL-8.7.2-11", "AQL-8.7.1-1", "AQL-8.7.1-2", "AQL-8.7.1-3", "AQL-8.7.3-1", "AQL-8.7.3-2")
+@pytest.mark.req("AQL-8.8.1-2")
 async def test_each_tier_has_its_behaviour(here: AgentsHere) -> None:
     expected = {
         "calling plant.look at the roses": ("advisory", True, None, [], []),
@@ -377,7 +386,7 @@ async def test_each_tier_has_its_behaviour(here: AgentsHere) -> None:
         agent = here.agent(f"client:tier-{number}")
         await agent.start()
         directive = await agent.directive(hint)
-        assert directive["nextStepRisk"] == tier
+        assert directive["nextStepRisk"] == tier and directive["factors"]
         assert (directive["continue"], directive.get("stopped"), types(directive)) == (goes_on, stopped, told)
         assert [one.kind.value for one in here.waiting(agent.client)] == asked
 
@@ -455,6 +464,8 @@ async def test_monitoring_judges_and_stops_nothing(here: AgentsHere) -> None:
         await agent.passes()
         assert here.waiting(agent.client) == [] and here.loop.blocks.of_principal(agent.client) == []
         assert here.node.calls.safety.watch.is_needed is False
+        held = await agent.call("plant.fire").result()  # the other checks of the guard judge as ever
+        assert held["structuredContent"]["status"] == "confirmation_required"
     finally:
         here.loop.replan(before)
     assert "status" in types(await agent.directive(LOOK))  # the mode is another

@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ async def test_the_rule_is_told_to_agents(here: AgentsHere) -> None:
     assert "cannot be seen" in page.read_text()
 
 
-@pytest.mark.req("AQL-8.6.3-4", "AQL-8.6.3-5", "AQL-8.6.3-7", "AQL-4.3-1")
+@pytest.mark.req("AQL-8.6.3-3", "AQL-8.6.3-4", "AQL-8.6.3-5", "AQL-8.6.3-6", "AQL-8.6.3-7", "AQL-4.3-1")
 async def test_reports_have_the_parameters_of_the_table(here: AgentsHere) -> None:
     client = await Lines(here, "aql").greet()
     await client.do("execute_agent", element_name="coder")
@@ -96,13 +97,17 @@ async def test_reports_have_the_parameters_of_the_table(here: AgentsHere) -> Non
     details = (await client.introspect(query="operations", name="record_execution_step"))["operation"]
     (outcome,) = [one for one in details["parameters"] if one["name"] == "outcome"]
     assert outcome["enum"] == ["success", "failure", "skipped"]
+    for one in (await client.introspect(query="operations", first=100))["operations"]:
+        shown = (await client.introspect(query="operations", name=one["name"]))["operation"]
+        names = {parameter["name"] for parameter in shown["parameters"]} - {"stepDescription", "nextActionHint"}
+        assert all(re.fullmatch("[a-z][a-z0-9_]*", name) for name in names), (one["name"], names)
     code = (await client.introspect(query="operations", name="verify_challenge"))["operation"]["parameters"][1]
     assert code["sensitive"] is True
     records = [one for one in await here.audited("agents/step") if one.get("findings") == "roses"]
     assert [(one["description"], one["step_outcome"]) for one in records] == [("I looked", "skipped")]
 
 
-@pytest.mark.req("AQL-8.6.2-1", "AQL-X-12")
+@pytest.mark.req("AQL-8.6.2-1", "AQL-8.6.2-4", "AQL-X-12")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_operations_pass_once_each_as_they_were_reported(here: AgentsHere, era: str) -> None:
     client = Lines(here, "aql")
@@ -111,6 +116,7 @@ async def test_operations_pass_once_each_as_they_were_reported(here: AgentsHere,
     await client.do("execute_agent", element_name="coder")
     refused = (await client.do("plant__look"))["error"]
     assert (refused["code"], refused["details"]["reason"]) == ("PERMISSION_DENIED", "unreported_action")
+    assert (await client.introspect(query="types"))["types"]  # which acts on nothing
     assert (await client.step("calling plant__look at the roses"))["continue"] is True  # the operation's name
     assert (await client.do("plant__look"))["success"] is True
     assert (await client.do("plant__look"))["success"] is False

@@ -75,11 +75,14 @@ async def prove(here: AgentsHere, id: str, answer: str | None = None) -> Present
 @pytest.mark.req("AQL-8.8.2-5", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.8-1", "AQL-8.8.3-4", "AQL-8.8.2-8")
 async def test_a_blocked_agent_does_nothing_until_the_code_is_given(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:v1")
+    (execution,) = here.loop.executions.live_of(here.loop.blocks.of_principal("client:v1")[0].agent)
+    state = execution.answer()
     for work in (agent.start(), agent.report(LOOK), agent.complete(), agent.abort()):
         refused = await failed(work)
         assert refused.code == "PERMISSION_DENIED" and refused.details is not None
         assert (refused.details["reason"], refused.details["element_name"]) == ("agent_blocked", "coder")
         assert refused.details["verification_id"] == id
+    assert execution.answer() == state
     told = (await failed(agent.report(LOOK))).details
     assert told is not None and (told["autonomy"]["continue"], told["autonomy"]["stopped"]) == (False, True)
     error = await agent.call().error()

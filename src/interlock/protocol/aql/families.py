@@ -27,7 +27,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     by_operation: Mapping[str, str] = {}  # beside the categories; `introspect` at least
 
     def family_of(self, operation: Operation) -> str:
-        if operation.family is not None and operation.family in self.families:  # AQL-6.2-2
+        if operation.family in self.families:  # AQL-6.2-2
             return operation.family
         return self.by_operation.get(operation.name) or self.by_category[operation.category]
 

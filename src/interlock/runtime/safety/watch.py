@@ -49,7 +49,9 @@ class Watch:
 
     def maybe_refusal(self, call: Call) -> Fault | None:
         loop = self.loop
-        if call.method not in WATCHED or not loop.is_enforcing:  # AQL-8.6.3-1, AQL-8.6.4-6
+        if call.method not in WATCHED:  # AQL-8.6.3-1
+            return None
+        if not loop.is_enforcing:  # AQL-8.6.4-6
             return None
         caller = call.caller
         owner, principal = maybe_owner(caller), caller.principal.name
