@@ -89,7 +89,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 class Side:
     """One whole schema, in which references are followed; contract or server."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, *, is_small: bool = False) -> None:
+        """`is_small`: it is known to need no counting (`bounds.is_bounded`)."""
         self.root = root
         said = root.get("$schema") if isinstance(root, Mapping) else None
         # Up to draft-07 what stands beside a $ref is not read.
@@ -98,7 +99,7 @@ class Side:
         # By its id, with the branch itself, so that the id is its own. One that leads back to itself can be anything.
         self._known_types: dict[int, tuple[Any, frozenset[str]]] = {}
         self._has_patterns: bool | None = None
-        self.is_bounded = is_bounded(root)
+        self.is_bounded = is_small or is_bounded(root)
 
     def shape(self, *schemas: Any) -> Shape:
         """Of a value for which all these schemas hold."""

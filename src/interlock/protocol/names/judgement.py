@@ -1,0 +1,301 @@
+"""The judgement on a tool whose name is registered: does its server keep to the specification (draft 8.1, 8.2)?
+
+Compared are schemas, not texts: a server may accept more than the specification wants and return less than it allows.
+The specification is used for comparing only; what a client sees and is checked by is the server's own (REG-8.1-6).
+"""
+
+import enum
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, CodecError
+from interlock.protocol.names.model import NO_SCHEMA, Entry, Revision, Status
+from interlock.protocol.schemas.digest import normalised, normalised_digest
+from interlock.protocol.schemas.effort import Effort
+from interlock.protocol.schemas.inclusion import InclusionOutcome, InclusionVerdict, includes
+from interlock.protocol.schemas.shapes import Side
+
+SCHEMA_BYTES_MAX: Final = 1024 * 1024  # of a tool's schema; a longer one is not compared
+SMALL_BYTES: Final = 4096
+ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # of a tool that says nothing
+
+# What is said beside a verdict.
+BEHIND: Final = "behind"
+UNKNOWN_REVISION: Final = "unknown_revision"
+CLAIM_MISMATCH: Final = "claim_mismatch"
+SCOPE_TIGHTENED: Final = "scope_tightened"
+DEPRECATED: Final = "deprecated"
+WITHDRAWN: Final = "withdrawn"
+
+
+class SurfaceVerdict(enum.Enum):
+    IDENTICAL = "identical"
+    COMPATIBLE = "compatible"
+    INPUT_ONLY = "input_only"  # its server declares no output schema
+    UNDECIDED = "undecided"
+    MISMATCH = "mismatch"
+    UNVERIFIABLE = "unverifiable"  # the entry has no schema
+    UNREGISTERED = "unregistered"
+    NOT_REGISTRABLE = "not_registrable"
+
+
+class SurfaceDifference(msgspec.Struct, frozen=True, kw_only=True):
+    side: Literal["argument", "return"]
+    path: str  # a JSON pointer into the value; empty: the whole
+    registered: str
+    offered: str
+
+    def __str__(self) -> str:
+        place = f"{self.side} {self.path}" if self.path else f"the {self.side}"
+        return f"{place}: the specification has {self.registered}, the server has {self.offered}"
+
+
+class SchemaPair:
+    """The two schemas of a tool or a revision, normalised, and one digest of both."""
+
+    def __init__(self, argument: Raw | None, returned: Raw | None) -> None:
+        """Raises CodecError for what cannot be read."""
+        self.argument = normalised(_decoded(argument, ANY_ARGUMENTS))
+        self.returned = None if returned is None else normalised(_decoded(returned, None))
+        self.argument_digest = normalised_digest(self.argument)
+        self.return_digest = None if self.returned is None else normalised_digest(self.returned)
+        self._argument_is_small, self._return_is_small = _is_small(argument), _is_small(returned)
+
+    @cached_property
+    def digest(self) -> str:
+        text = f"{self.argument_digest} {self.return_digest or 'none'}"
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    @cached_property
+    def accepted(self) -> Side:
+        return Side(self.argument, is_small=self._argument_is_small)
+
+    @cached_property
+    def declared(self) -> Side:
+        """As a client uses it that is written to the specification: nothing but what is declared."""
+        return Side(_closed(self.argument), is_small=self._argument_is_small)
+
+    @cached_property
+    def results(self) -> Side:
+        return Side(self.returned, is_small=self._return_is_small)
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: SurfaceVerdict
+    differences: tuple[SurfaceDifference, ...] = ()
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    name: str  # the surface name
+    verdict: SurfaceVerdict
+    status: Status | None = None
+    digest: str | None = None  # of what the server offers
+    registered_digest: str | None = None
+    revision: int | None = None  # the current one of the specification
+    behind: int | None = None  # the revision the server keeps to, where that is an older one
+    notes: tuple[str, ...] = ()
+    differences: tuple[SurfaceDifference, ...] = ()
+    near: str | None = None  # of an unregistered name: the registered one that it looks like
+
+
+class Specification:
+    """A revision, prepared for comparing."""
+
+    __slots__ = ("_argument_text", "_pair", "_return_text", "revision")
+
+    def __init__(self, revision: Revision) -> None:
+        self.revision = revision
+        self._pair: SchemaPair | None = None
+        self._argument_text, self._return_text = _text(revision.argument_schema), _text(revision.return_schema)
+
+    @property
+    def pair(self) -> SchemaPair:
+        if self._pair is None:
+            returned = self.revision.return_schema
+            self._pair = SchemaPair(self.revision.argument_schema, None if returned == NO_SCHEMA else returned)
+        return self._pair
+
+    def is_text_of(self, argument: Raw, returned: Raw | None) -> bool:
+        """The same JSON, whatever the order of its members: the quick way to `identical`."""
+        if self._argument_text is None:
+            return False
+        return _text(argument) == self._argument_text and (_text(returned) or b"null") == self._return_text
+
+
+_TEXT: Final = msgspec.json.Encoder(order="deterministic")
+_READ: Final = msgspec.json.Decoder()
+
+
+def _text(raw: Raw | None) -> bytes | None:
+    if raw is None:
+        return None
+    try:
+        return _TEXT.encode(_READ.decode(raw))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _decoded(raw: Raw | None, otherwise: Any) -> Any:
+    if raw is None:
+        return otherwise
+    if len(raw) > SCHEMA_BYTES_MAX:
+        raise CodecError(INVALID_PARAMS, f"a schema has at most {SCHEMA_BYTES_MAX} bytes")
+    schema = decode_value(raw)
+    if not isinstance(schema, Mapping | bool):
+        raise CodecError(INVALID_PARAMS, "a schema is an object, true or false")
+    return schema
+
+
+def _is_small(raw: Raw | None) -> bool:
+    """Too short to be anything but cheap to compare."""
+    if raw is None:
+        return True
+    text = bytes(raw)
+    return len(text) <= SMALL_BYTES and b'"$' not in text and b'"pattern' not in text and b"\\u" not in text
+
+
+def judge(
+    entry: Entry,
+    specifications: tuple[Specification, ...],
+    argument: Raw | None,
+    returned: Raw | None,
+    claimed: object,
+    effort: Effort,
+) -> Judgement:
+    """`specifications`: of the entry's revisions, the current one last. `claimed`: what the server says of itself under
+    `dev.interlock/specification`; the schemas decide, whatever it says."""
+    current = specifications[-1]
+    notes = _entry_notes(entry)
+    judged = Judgement(
+        name=entry.surface_name,
+        verdict=SurfaceVerdict.UNVERIFIABLE,
+        status=entry.status,
+        revision=current.revision.revision,
+        notes=notes,
+    )
+    if not current.revision.has_schemas:
+        return judged
+    if argument is not None and current.is_text_of(argument, returned):
+        offered, compared = current.pair, Comparison(verdict=SurfaceVerdict.IDENTICAL)
+    else:
+        try:
+            offered = SchemaPair(argument, returned)
+        except CodecError:
+            unread = SurfaceDifference(side="argument", path="", registered="a schema", offered="one that is not read")
+            return msgspec.structs.replace(judged, verdict=SurfaceVerdict.MISMATCH, differences=(unread,))
+        compared = compare(current.pair, offered, effort)
+    behind = None
+    if compared.verdict is not SurfaceVerdict.IDENTICAL:
+        behind = _older(specifications[:-1], offered)
+        notes = (*notes, UNKNOWN_REVISION if behind is None else BEHIND)
+    kept = specifications[-1].revision if behind is None else behind
+    is_known = compared.verdict is SurfaceVerdict.IDENTICAL or behind is not None
+    if claimed is not None and not _is_claim_of(claimed, kept, offered, is_known=is_known):
+        notes = (*notes, CLAIM_MISMATCH)
+    return msgspec.structs.replace(
+        judged,
+        verdict=compared.verdict,
+        digest=offered.digest,
+        registered_digest=current.pair.digest,
+        behind=None if behind is None else behind.revision,
+        notes=notes,
+        differences=compared.differences,
+    )
+
+
+def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comparison:
+    """Wider in, narrower out (REG-8.1-4)."""
+    is_same_argument = registered.argument_digest == offered.argument_digest
+    given = _includes_arguments(registered, offered, effort) if not is_same_argument else InclusionOutcome()
+    is_same_return = registered.return_digest == offered.return_digest
+    got = InclusionOutcome()
+    if not is_same_return and registered.returned is not None and offered.returned is not None:
+        got = includes(
+            registered.results,
+            registered.returned,
+            offered.results,
+            offered.returned,
+            unnamed=InclusionVerdict.ACCEPTS,
+            tighter=InclusionVerdict.REJECTS,
+            effort=effort,
+        )
+    worst = max(given.verdict, got.verdict)
+    differences = (*_differences("argument", given, worst), *_differences("return", got, worst))
+    if worst is not InclusionVerdict.ACCEPTS:
+        is_certain = worst is InclusionVerdict.REJECTS
+        verdict = SurfaceVerdict.MISMATCH if is_certain else SurfaceVerdict.UNDECIDED
+        return Comparison(verdict=verdict, differences=differences)
+    if registered.returned is not None and offered.returned is None:
+        return Comparison(verdict=SurfaceVerdict.INPUT_ONLY)
+    is_same = is_same_argument and is_same_return
+    return Comparison(verdict=SurfaceVerdict.IDENTICAL if is_same else SurfaceVerdict.COMPATIBLE)
+
+
+def _includes_arguments(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> InclusionOutcome:
+    return includes(
+        offered.accepted,
+        offered.argument,
+        registered.declared,
+        registered.declared.root,
+        unnamed=InclusionVerdict.REJECTS,
+        tighter=InclusionVerdict.REJECTS,
+        effort=effort,
+    )
+
+
+def _closed(schema: Any) -> Any:
+    if isinstance(schema, Mapping) and schema.get("additionalProperties") is True:
+        return {key: value for key, value in schema.items() if key != "additionalProperties"}
+    return schema
+
+
+def _differences(
+    side: Literal["argument", "return"], outcome: InclusionOutcome, worst: InclusionVerdict
+) -> list[SurfaceDifference]:
+    if outcome.verdict is not worst:
+        return []
+    is_argument = side == "argument"
+    return [
+        SurfaceDifference(
+            side=side,
+            path=each.path,
+            registered=each.narrow if is_argument else each.wide,
+            offered=each.wide if is_argument else each.narrow,
+        )
+        for each in outcome.differences
+    ]
+
+
+def _older(specifications: tuple[Specification, ...], offered: SchemaPair) -> Revision | None:
+    """The newest of the older revisions that the server keeps to."""
+    for each in reversed(specifications):
+        if each.revision.has_schemas and each.pair.digest == offered.digest:
+            return each.revision
+    return None
+
+
+def _is_claim_of(claimed: object, revision: Revision, offered: SchemaPair, *, is_known: bool) -> bool:
+    """A revision is named by its number, its reference or the digest of its schemas."""
+    if isinstance(claimed, Mapping):
+        known = [claimed[key] for key in ("revision", "digest", "reference") if key in claimed]
+        return bool(known) and all(_is_claim_of(each, revision, offered, is_known=is_known) for each in known)
+    if isinstance(claimed, str) and claimed.startswith("sha256:"):
+        return claimed in (offered.digest, offered.argument_digest)
+    return is_known and str(claimed) in (str(revision.revision), revision.specification_reference)
+
+
+def _entry_notes(entry: Entry) -> tuple[str, ...]:
+    found = []
+    if entry.status is Status.DEPRECATED:
+        found.append(DEPRECATED)
+    if entry.status is Status.WITHDRAWN:
+        found.append(WITHDRAWN)
+    if entry.scope_tightened_on is not None:
+        found.append(SCOPE_TIGHTENED)
+    return tuple(found)

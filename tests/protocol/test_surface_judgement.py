@@ -1,0 +1,255 @@
+"""Does a server keep to the registered specification of a name, and what follows when it does not?"""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from interlock.protocol.names.judgement import Judgement, Specification, SurfaceVerdict, judge
+from interlock.protocol.names.model import Entry, Revision, Status
+from interlock.protocol.names.policy import SurfacePolicy
+from interlock.protocol.schemas.digest import normalised, schema_digest
+from interlock.protocol.schemas.effort import Effort
+
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+V = SurfaceVerdict
+
+
+def record(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def raw(schema: Any) -> Raw:
+    return Raw(msgspec.json.encode(schema))
+
+
+ARGUMENT = record("query", query=STRING, mode={"enum": ["fast", "slow"]}, limit={**INTEGER, "maximum": 100})
+RETURN = record("hits", hits={"type": "array", "items": STRING}, state={"enum": ["done", "partial"]})
+
+
+def revision(number: int = 1, argument: Any = ARGUMENT, returned: Any = RETURN) -> Revision:
+    return Revision(
+        revision=number,
+        specification_reference=f"draft-x-search-0{number}",
+        authentication_scope="public",
+        registered="2026-05-15",
+        argument_schema=raw(argument),
+        return_schema=raw(returned),
+        argument_digest=schema_digest(argument),
+        return_digest=schema_digest(returned),
+        schema_source="registrant",
+    )
+
+
+def entry(*revisions: Revision, status: Status = Status.ACTIVE, **more: Any) -> Entry:
+    return Entry(
+        surface_name="search",
+        specification_reference=revisions[-1].specification_reference,
+        authentication_scope="public",
+        vendor_prefix="none",
+        change_controller="Acme",
+        status=status,
+        first_registered="2026-05-15",
+        revisions=revisions,
+        **more,
+    )
+
+
+def judged(argument: Any, returned: Any, one: Entry | None = None, claimed: object = None) -> Judgement:
+    one = one or entry(revision())
+    return judge(
+        one,
+        tuple(map(Specification, one.revisions)),
+        raw(argument),
+        None if returned is None else raw(returned),
+        claimed,
+        Effort(),
+    )
+
+
+def with_property(schema: dict[str, Any], **properties: Any) -> dict[str, Any]:
+    return {**schema, "properties": {**schema["properties"], **properties}}
+
+
+def without_property(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    return {**schema, "properties": {key: value for key, value in schema["properties"].items() if key != name}}
+
+
+@pytest.mark.req("REG-8.1-3")
+@pytest.mark.parametrize(
+    "alike",
+    [
+        {**ARGUMENT, "title": "Search", "description": "x", "$comment": "y", "examples": [1], "deprecated": True},
+        {**ARGUMENT, "$id": "https://x.example/s", "$schema": "https://json-schema.org/draft/2020-12/schema"},
+        {**ARGUMENT, "$defs": {"unused": STRING}},
+        dict(reversed(ARGUMENT.items())),
+        with_property(ARGUMENT, query={"type": ["string"]}),
+        with_property(ARGUMENT, mode={"enum": ["slow", "fast"]}),
+        {**with_property(ARGUMENT, query={"$ref": "#/$defs/q"}), "$defs": {"q": {"$ref": "#/$defs/r"}, "r": STRING}},
+        {**with_property(ARGUMENT, query={"$ref": "#/$defs/q", "description": "d"}), "$defs": {"q": STRING}},
+    ],
+    ids=lambda value: str(value)[-60:],
+)
+def test_a_schema_in_other_words_has_the_same_digest(alike: Any) -> None:
+    assert schema_digest(alike) == schema_digest(ARGUMENT)
+
+
+@pytest.mark.req("REG-8.1-3")
+@pytest.mark.parametrize(
+    "other",
+    [
+        with_property(ARGUMENT, query={**STRING, "default": "x"}),
+        with_property(ARGUMENT, query={**STRING, "format": "uri"}),
+        with_property(ARGUMENT, limit={**INTEGER, "maximum": 99}),
+        with_property(ARGUMENT, title=STRING),  # a property of that name is no annotation
+        {**ARGUMENT, "required": ["query", "mode"]},
+    ],
+    ids=lambda value: str(value)[-60:],
+)
+def test_a_schema_that_says_something_else_has_another_digest(other: Any) -> None:
+    assert schema_digest(other) != schema_digest(ARGUMENT)
+
+
+@pytest.mark.req("REG-8.1-3")
+def test_values_are_not_taken_for_schemas_and_recursion_ends() -> None:
+    listed = {"enum": [{"title": "a"}, {"title": "b"}], "default": {"description": "kept"}}
+    assert normalised(listed) == listed
+    tree = {"$defs": {"t": record(inner={"$ref": "#/$defs/t"})}, "$ref": "#/$defs/t"}
+    renamed = {"$defs": {"t": {**tree["$defs"]["t"], "title": "T"}, "u": STRING}, "$ref": "#/$defs/t"}
+    assert schema_digest(tree) == schema_digest(renamed)
+    doubled = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    assert schema_digest({"$defs": {**doubled, "d40": STRING}, "$ref": "#/$defs/d0"}).startswith("sha256:")
+
+
+@pytest.mark.req("REG-8.1-4", "REG-8.1-5", "REG-2-1")
+@pytest.mark.parametrize(
+    ("argument", "returned", "verdict", "place"),
+    [
+        (ARGUMENT, RETURN, V.IDENTICAL, None),
+        ({**ARGUMENT, "description": "other words"}, RETURN, V.IDENTICAL, None),
+        (with_property(ARGUMENT, extra=STRING), RETURN, V.COMPATIBLE, None),
+        (with_property(ARGUMENT, mode={"enum": ["fast", "slow", "best"]}), RETURN, V.COMPATIBLE, None),
+        (ARGUMENT, with_property(RETURN, state={"enum": ["done"]}), V.COMPATIBLE, None),
+        (ARGUMENT, with_property(RETURN, more=STRING), V.COMPATIBLE, None),
+        ({**with_property(ARGUMENT, x=STRING), "required": ["query", "x"]}, RETURN, V.MISMATCH, "argument /x"),
+        (without_property(ARGUMENT, "limit"), RETURN, V.MISMATCH, "argument /limit"),
+        (with_property(ARGUMENT, mode={"enum": ["fast"]}), RETURN, V.MISMATCH, "argument /mode"),
+        (with_property(ARGUMENT, limit={**INTEGER, "maximum": 50}), RETURN, V.MISMATCH, "argument /limit"),
+        (with_property(ARGUMENT, query=INTEGER), RETURN, V.MISMATCH, "argument /query"),
+        (ARGUMENT, with_property(RETURN, state=STRING), V.MISMATCH, "return /state"),
+        (ARGUMENT, {**RETURN, "required": []}, V.MISMATCH, "return /hits"),
+        (ARGUMENT, None, V.INPUT_ONLY, None),
+        (with_property(ARGUMENT, query=INTEGER), None, V.MISMATCH, "argument /query"),
+        (with_property(ARGUMENT, query={**STRING, "pattern": "^a"}), RETURN, V.UNDECIDED, "argument /query"),
+        (with_property(ARGUMENT, query={"not": INTEGER}), RETURN, V.UNDECIDED, "argument /query"),
+        ("no schema", RETURN, V.MISMATCH, None),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_wider_in_and_narrower_out_is_compatible(
+    argument: Any, returned: Any, verdict: SurfaceVerdict, place: str | None
+) -> None:
+    found = judged(argument, returned)
+    assert found.verdict is verdict
+    if place is not None:
+        assert [str(each).split(":")[0] for each in found.differences] == [place]
+
+
+@pytest.mark.req("REG-8.1-4")
+def test_a_specification_that_allows_further_arguments_asks_for_none() -> None:
+    one = entry(revision(argument={**ARGUMENT, "additionalProperties": True}))
+    assert judged(ARGUMENT, RETURN, one).verdict is V.COMPATIBLE
+
+
+@pytest.mark.req("REG-6-4", "REG-8.1-5")
+def test_an_entry_without_schemas_verifies_nothing() -> None:
+    bare = Revision(revision=1, specification_reference="x", authentication_scope="public", registered="2026-05-15")
+    assert judged(ARGUMENT, RETURN, entry(bare)).verdict is V.UNVERIFIABLE
+
+
+@pytest.mark.req("REG-8.1-5")
+def test_a_specification_without_results_says_nothing_of_them() -> None:
+    one = entry(msgspec.structs.replace(revision(), return_schema=Raw(b"null"), return_digest=None))
+    assert judged(ARGUMENT, None, one).verdict is V.IDENTICAL
+    assert judged(ARGUMENT, RETURN, one).verdict is V.COMPATIBLE
+
+
+@pytest.mark.req("REG-8.2-2")
+def test_drift_is_told_by_the_revision_that_the_schemas_are_of() -> None:
+    newer = with_property(ARGUMENT, limit={**INTEGER, "maximum": 1000})
+    one = entry(revision(1), revision(2, argument=newer))
+    behind = judged(ARGUMENT, RETURN, one)
+    assert (behind.verdict, behind.behind, behind.notes) == (V.MISMATCH, 1, ("behind",))
+    assert judged(newer, RETURN, one).notes == ()
+    assert judged(with_property(newer, extra=STRING), RETURN, one).notes == ("unknown_revision",)
+
+
+@pytest.mark.req("REG-8.2-2")
+@pytest.mark.parametrize(
+    ("claimed", "holds"),
+    [
+        (1, True),
+        ("draft-x-search-01", True),
+        ({"revision": 1}, True),
+        (2, False),
+        ("draft-x-search-02", False),
+        ({"digest": "sha256:00"}, False),
+        ([], False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_what_a_server_claims_of_its_revision_is_held_against_its_schemas(claimed: object, holds: bool) -> None:
+    assert ("claim_mismatch" in judged(ARGUMENT, RETURN, claimed=claimed).notes) is not holds
+
+
+@pytest.mark.req("REG-7.3-2", "REG-8.4-4")
+def test_what_changed_of_an_entry_is_said_at_every_binding() -> None:
+    one = entry(revision(), status=Status.DEPRECATED, scope_tightened_on="2026-11-01")
+    assert judged(ARGUMENT, RETURN, one).notes == ("deprecated", "scope_tightened")
+
+
+BAD = with_property(ARGUMENT, query=INTEGER)
+
+
+@pytest.mark.req("REG-8.1-2", "REG-N-5")
+@pytest.mark.parametrize(
+    ("policy", "status", "trusted", "consequence"),
+    [
+        (SurfacePolicy(), Status.ACTIVE, True, "reject"),
+        (SurfacePolicy(), Status.DEPRECATED, True, "reject"),
+        (SurfacePolicy(), Status.PROVISIONAL, True, "warn"),
+        (SurfacePolicy(), Status.WITHDRAWN, True, "warn"),
+        (SurfacePolicy(), Status.ACTIVE, False, "warn"),
+        (SurfacePolicy(enforce="session"), Status.ACTIVE, True, "session"),
+        (SurfacePolicy(enforce="warn"), Status.ACTIVE, True, "warn"),
+        (SurfacePolicy(enforce="off"), Status.ACTIVE, True, "off"),
+        (SurfacePolicy(enforce="off", per_name={"search": "reject"}), Status.ACTIVE, True, "reject"),
+        (SurfacePolicy(per_name={"search": "warn"}), Status.ACTIVE, True, "warn"),
+    ],
+    ids=str,
+)
+def test_what_follows_is_the_operators_choice(
+    policy: SurfacePolicy, status: Status, trusted: bool, consequence: str
+) -> None:
+    one = entry(revision(), status=status)
+    found = judged(BAD, RETURN, one)
+    assert policy.consequence(one, found, is_trusted=trusted, is_accepted=False) == consequence
+
+
+@pytest.mark.req("REG-8.1-4", "REG-8.1-5")
+def test_only_an_undecided_pair_can_be_accepted_and_strict_wants_an_output_schema() -> None:
+    one = entry(revision())
+
+    def consequence(argument: Any, returned: Any, *, strict: bool = False, accepted: bool = False) -> str:
+        found = judged(argument, returned, one)
+        return SurfacePolicy(strict=strict).consequence(one, found, is_trusted=True, is_accepted=accepted)
+
+    doubtful = with_property(ARGUMENT, query={**STRING, "pattern": "^a"})
+    assert consequence(doubtful, RETURN) == "reject"
+    assert consequence(doubtful, RETURN, accepted=True) == "warn"
+    assert consequence(BAD, RETURN, accepted=True) == "reject"
+    assert consequence(ARGUMENT, None) == "warn"
+    assert consequence(ARGUMENT, None, strict=True) == "reject"
+    assert consequence(ARGUMENT, RETURN, strict=True) == "pass"
