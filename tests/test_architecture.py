@@ -16,9 +16,10 @@ SOURCE_ROOT = ROOT / "src"
 
 # __main__ stands on top; the package itself (its version) lies under everything.
 LAYERS = {
-    "__main__": 7,
+    "__main__": 8,
+    "surface": 7,
     "aql": 6,
-    "surface": 5,
+    "rooms": 6,
     "subserver": 5,
     "runtime": 4,
     "operator_api": 3,
@@ -77,6 +78,7 @@ ORDER = [
         "runtime.node",
         "runtime",
         "subserver",
+        "rooms",
         "surface",
         "surface.console",
         "surface.cli.terminal",
@@ -382,14 +384,14 @@ def dispatch_cuts_no_names(source: Source) -> Iterator[str]:
 def a_leaf_needs_no_node(source: Source) -> Iterator[str]:
     """The library for subservers stands on the protocol and the transports; whoever imports it wants no gateway.
     What it may sign with is a file like an operator's, and read in the same room."""
-    if source.package not in {"subserver", "aql"}:
+    if source.package not in {"subserver", "aql", "rooms"}:
         return
     for name in _imports(source):
         if name.startswith(("interlock.keys.signing", "interlock.store.ports")):
             continue
         if _package(name) in LAYERS and _package(name) not in {
             "subserver",
-            *({"aql"} if source.package == "aql" else ()),
+            *({source.package} - {"subserver"}),
             "protocol",
             "net",
             "process",

@@ -26,13 +26,14 @@ HUNG_UP: Final = "closed the connection instead of opening a WebSocket"
 class DialFailed(Exception):
     """No connection. `reason` says of "it" what a person needs beside the address, which is the dialler's to name.
 
-    `status` is the HTTP status where the peer answered with another one than 101.
+    `status` is the HTTP status where the peer answered with another one than 101, and `body` what it said then.
     """
 
-    def __init__(self, reason: str, status: int | None = None) -> None:
+    def __init__(self, reason: str, status: int | None = None, body: bytes = b"") -> None:
         super().__init__(reason)
         self.reason = reason
         self.status = status
+        self.body = body
 
     @property
     def unauthorised(self) -> bool:
@@ -43,7 +44,7 @@ async def dial(
     url: str,
     sink: MessageSink,
     *,
-    subprotocol: str,
+    subprotocol: str | None,
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
     max_bytes: int,
@@ -97,9 +98,10 @@ def _refuse_odd_header(name: str, value: str) -> None:
 class _Opening:
     """The upgrade: what is asked, and a future for how it went."""
 
-    def __init__(self, uri: WebSocketURI, subprotocol: str, headers: Mapping[str, str], max_bytes: int) -> None:
+    def __init__(self, uri: WebSocketURI, subprotocol: str | None, headers: Mapping[str, str], max_bytes: int) -> None:
         self.subprotocol = subprotocol
-        self.protocol = ClientProtocol(uri, subprotocols=[Subprotocol(subprotocol)], max_size=max_bytes)
+        offered = None if subprotocol is None else [Subprotocol(subprotocol)]
+        self.protocol = ClientProtocol(uri, subprotocols=offered, max_size=max_bytes)
         self.request = self.protocol.connect()
         for name, value in headers.items():
             self.request.headers[name] = value
@@ -125,7 +127,8 @@ class _Opening:
             return True
         if isinstance(why, InvalidStatus):
             status = why.response.status_code
-            self.finish(DialFailed(f"it answers HTTP {status} {self._instead(status)}", status))
+            said = f"it answers HTTP {status} {self._instead(status)}"
+            self.finish(DialFailed(said, status, bytes(why.response.body or b"")))
         elif isinstance(why, WebSocketException):
             self.finish(DialFailed(f"it does not open a WebSocket: {why}"))
         else:

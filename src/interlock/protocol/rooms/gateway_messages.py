@@ -42,9 +42,15 @@ def system_event(
 
 
 def welcome(
-    stamp: Stamp, topic: str, who: Participant, others: Iterable[Participant], *, keeps_history: bool
+    stamp: Stamp,
+    topic: str,
+    who: Participant,
+    others: Iterable[Participant],
+    *,
+    keeps_history: bool,
+    last: int,
 ) -> Envelope:
-    """The first message to a connection, and to it alone (X-4.4.1-1)."""
+    """The first message to a connection, and to it alone (X-4.4.1-1). `last`: what was delivered before it."""
     return system_event(
         stamp,
         {
@@ -54,9 +60,15 @@ def welcome(
             "protocol": V01,
             "topic": topic,
             "history": {"enabled": keeps_history, "limit": HISTORY_DEFAULT},
+            "sequence": last,
         },
         to=who.id,
     )
+
+
+def sequence(stamp: Stamp, number: int, of: str) -> Envelope:
+    """Where an envelope stands in the order of its topic (X-N-4)."""
+    return system_event(stamp, {"event": "sequence", "sequence": number}, answers=of)
 
 
 def presence(stamp: Stamp, event: Literal["join", "leave", "heartbeat"], who: Participant) -> Envelope:

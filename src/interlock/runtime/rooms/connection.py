@@ -108,8 +108,7 @@ class RoomConnection:
             return
         self._send(delivery.text(self.protocol))
         if self._wishes.sequences and delivery.sequence:
-            event = {"event": "sequence", "sequence": delivery.sequence}
-            self._say(gateway_messages.system_event(self._room.stamp(), event, answers=envelope.id))
+            self._say(delivery.sequence_event(self._room.stamp))
 
     def close(self, code: int, reason: str) -> None:
         self._closing = True

@@ -57,6 +57,7 @@ class Delivery(msgspec.Struct):
     is_stored: bool = False
     settle: Callable[[Refusal | None], None] | None = None
     _v0: bytes = b""
+    _numbered: Envelope | None = None
 
     def text(self, protocol: str) -> bytes:
         if protocol != V0:
@@ -64,6 +65,12 @@ class Delivery(msgspec.Struct):
         if not self._v0:
             self._v0 = encode_v0(self.envelope)
         return self._v0
+
+    def sequence_event(self, stamp: Callable[[], Stamp]) -> Envelope:
+        """The same for everyone who asks for it."""
+        if self._numbered is None:
+            self._numbered = gateway_messages.sequence(stamp(), self.sequence, self.envelope.id)
+        return self._numbered
 
 
 class Connected(Protocol):
@@ -176,7 +183,8 @@ class Room:
         seat.is_observed = is_observed
         self._audit.add("join", self.topic, principal, "ok", participant=who.id, source=source)
         keeps = self.settings.history_visibility != "none"
-        return gateway_messages.welcome(self.stamp(), self.topic, who, self.present(who.id), keeps_history=keeps)
+        others = self.present(who.id)
+        return gateway_messages.welcome(self.stamp(), self.topic, who, others, keeps_history=keeps, last=self.delivered)
 
     def leave(self, connection: Connected, participant: str) -> None:
         seat = self.seats.get(participant)

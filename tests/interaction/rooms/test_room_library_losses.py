@@ -1,0 +1,148 @@
+"""A participant that loses its connection hears every envelope once, in order, and what it sends is published once."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.rooms.participant import Bare, token
+
+from interlock.rooms import Listener, NoAnswer, Participant
+from interlock.rooms import listener as listening
+
+KILLS = int(os.environ.get("ROOM_KILLS", "1"))
+LARGE = 24  # messages, more than the gateway and the system hold for a reader
+ROOMS = """
+[rooms]
+per_min = {{ proposals = 10, chat = 100000, envelopes = 1000000 }}
+
+[node]
+listen = "127.0.0.1:{port}"
+operator_listen = "127.0.0.1:0"
+
+[[room]]
+topic = "garden"
+"""
+
+
+async def numbers(listener: Listener, upto: int) -> tuple[list[int], list[int]]:
+    """What was said in chat, and the sequences it came with, until the number was heard."""
+    said: list[int] = []
+    sequences: list[int] = []
+    async with asyncio.timeout(30):
+        async for heard in listener:
+            if heard.sequence is not None:
+                sequences.append(heard.sequence)
+            if heard.kind == "chat":
+                said.append(int(heard.text))
+                if said[-1] == upto:
+                    return said, sequences
+    raise AssertionError("the listener ended")
+
+
+@pytest.mark.req("X-10.1-2", "X-4-4", "X-N-4")
+async def test_a_node_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Path, unused_tcp_port: int) -> None:
+    rooms = ROOMS.format(port=unused_tcp_port)
+    address = f"ws://127.0.0.1:{unused_tcp_port}"
+    called: list[int] = []
+    sender = reader = agent = None
+    listener = saying = None
+    total = 60 * KILLS
+    for round in range(KILLS + 1):
+        with running_node(tmp_path, {}, rooms) as node:
+            if sender is None:
+                sender = Participant(address, "garden", token=token(node, "sender", privilege="full"))
+                reader = Participant(address, "garden", token=token(node, "reader", privilege="full"))
+                agent = Participant(address, "garden", token=token(node, "agent", privilege="full"))
+
+                @agent.tool
+                async def note(number: int) -> int:
+                    called.append(number)
+                    return number
+
+                listener = reader.listen()
+                for one in (sender, reader, agent):
+                    await one.open()
+                saying = asyncio.create_task(_say(sender, total))
+                calling = asyncio.create_task(_call(reader, total // 6))
+            assert saying is not None and agent is not None
+            if round < KILLS:
+                wanted = (round + 1) * 30
+                async with asyncio.timeout(20):
+                    while saying_number(sender) < wanted:  # noqa: ASYNC110
+                        await asyncio.sleep(0.002)
+                node.process.send_signal(signal.SIGKILL)
+                await asyncio.to_thread(node.process.wait)
+                continue
+            assert listener is not None and reader is not None and sender is not None
+            said, sequences = await numbers(listener, total - 1)
+            assert said == list(range(total))
+            assert sequences == sorted(set(sequences)) and sequences[-1] - sequences[0] == len(sequences) - 1
+            await saying
+            assert await calling == list(range(total // 6)) and sorted(set(called)) == list(range(total // 6))
+            for one in (sender, reader, agent):
+                await one.close()
+
+
+PROGRESS: dict[int, int] = {}
+
+
+def saying_number(sender: Any) -> int:
+    return PROGRESS.get(id(sender), 0)
+
+
+async def _say(sender: Participant, total: int) -> None:
+    for number in range(total):
+        await sender.say(str(number))
+        PROGRESS[id(sender)] = number + 1
+
+
+async def _call(reader: Participant, total: int) -> list[int]:
+    """A call goes on over a loss: request, answer or both come again by history. One may find nobody there yet."""
+    answers: list[int] = []
+    while len(answers) < total:
+        try:
+            answers.append(int((await reader.call("agent", "note", {"number": len(answers)}, timeout_s=20)).text))
+        except NoAnswer as absent:
+            assert "not in the room" in str(absent)
+        await asyncio.sleep(0.01)
+    return answers
+
+
+@pytest.mark.req("X-5.2-6")
+async def test_a_program_that_reads_slowly_is_resumed_with_nothing_missing(
+    tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "HEARD_MAX", 4)
+    with running_node(tmp_path, {}, ROOMS.format(port=unused_tcp_port)) as node:
+        slow = Participant(f"ws://127.0.0.1:{unused_tcp_port}", "garden", token=token(node, "slow"))
+        listener = slow.listen()
+        sender = await Bare.join(node, "garden", token(node, "sender", privilege="full"))
+        async with slow:
+            for number in range(LARGE):
+                await sender.send("mcp", {"number": number, "pad": "x" * 900_000})
+                await sender.until(kind="mcp")  # the room goes on
+            async with asyncio.timeout(10):
+                while _connected(node) != ["sender"]:  # noqa: ASYNC110 - 4429: the gateway gave it up
+                    await asyncio.sleep(0.05)
+            heard: list[int] = []
+            async with asyncio.timeout(20):
+                async for one in listener:
+                    if one.kind == "mcp":
+                        heard.append(one.payload["number"])
+                        if len(heard) == LARGE:
+                            break
+            assert heard == list(range(LARGE)) and slow.position == LARGE
+            began = time.monotonic()
+            await slow.say("back")
+            assert time.monotonic() - began < 5
+        await sender.leave()
+
+
+def _connected(node: RunningNode) -> list[str]:
+    shown = node.admin("/admin/rooms/garden/connections")["connections"]
+    return [one["participantId"] for one in shown]
