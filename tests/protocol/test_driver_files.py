@@ -145,8 +145,10 @@ def test_server_is_required_and_an_object(server: Any) -> None:
 def test_transport_is_one_of_three(transport: Any) -> None:
     reading = as_driver(driver(transport=transport))
     assert told(reading.errors) == [("schema_invalid", "/transport")]
-    if str(transport).startswith("streamable"):
-        assert reading.errors[0].hint.startswith("write http")
+    is_other_spelling = str(transport).startswith("streamable")
+    assert reading.errors[0].hint.startswith("write http, which is Streamable HTTP") is is_other_spelling
+    beside = as_driver(driver(transport=transport, requires={"os": ["beos"]})).errors
+    assert [each.hint for each in beside if each.field != "/transport" and "http" in each.hint] == []
 
 
 @pytest.mark.req("AIP-front-3")
@@ -604,7 +606,9 @@ def test_secrets_taken_are_listed_once_in_their_order() -> None:
 @pytest.mark.req("AIP-security-3")
 def test_egress_names_hosts_only(egress: list[str], found: list[tuple[str, str]]) -> None:
     assert errors(driver(network={"egress": egress})) == found
-    assert warnings(driver(network={"egress": ["*"]})) == [("egress_open", "/network/egress/0")]
+    for open_ in ("*", "*:443"):
+        assert warnings(driver(network={"egress": [open_]})) == [("egress_open", "/network/egress/0")]
+    assert warnings(driver(network={"egress": ["api.foo.com", "*.foo.com"]})) == []
 
 
 @pytest.mark.req("AIP-security-3")

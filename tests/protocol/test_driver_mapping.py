@@ -4,11 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from driver_bindings import GIT_STATUS, STRING, bound, checked, entry, giving, promising, takes
-from driver_texts import contract
+from driver_bindings import GIT_STATUS, STRING, bound, checked, entry, files, giving, promising, takes
+from driver_texts import as_contract, as_driver, contract, driver
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlock.protocol.drivers.binding.checks import check_binding
+from interlock.protocol.drivers.binding.contract_fit import unfit
 from interlock.protocol.drivers.binding.hook_entry import Entry
 from interlock.protocol.drivers.binding.match import Bound
 from interlock.protocol.drivers.errors import DriverError
@@ -91,19 +93,21 @@ INPUTS = promising({}, takes("a", "b", a=STRING, b=STRING))
 
 @pytest.mark.req("AIP-map-3")
 @pytest.mark.parametrize(
-    ("mapping", "named"),
+    ("mapping", "named", "place"),
     [
-        ({"a": "x", "b": "x"}, ("'a'", "'b'")),
-        ({"a": "b"}, ("'a'", "'b'")),
-        ({"c": "x"}, ("'c'", "no input")),
-        ({"a": ""}, ("'a'", "no argument")),
+        ({"a": "x", "b": "x"}, ("'a'", "'b'"), "/argument_mapping/b"),
+        ({"a": "b"}, ("'a'", "'b'"), ""),
+        ({"c": "x"}, ("'c'", "no input"), "/argument_mapping/c"),
+        ({"a": ""}, ("'a'", "no argument"), "/argument_mapping/a"),
     ],
     ids=["two to one", "the name of another", "no input", "nowhere"],
 )
-def test_an_ambiguous_mapping_is_refused_with_both_keys(mapping: dict[str, str], named: tuple[str, ...]) -> None:
-    (problem,) = checked(entry(mapping=mapping), INPUTS)
-    assert problem[0] == "mapping_invalid"
-    assert all(each in problem[1] for each in named)
+def test_an_ambiguous_mapping_is_refused_with_both_keys(
+    mapping: dict[str, str], named: tuple[str, ...], place: str
+) -> None:
+    (problem,) = check_binding(*files(entry(mapping=mapping), INPUTS))
+    assert (problem.code, problem.field) == ("mapping_invalid", f"/implements/0/metadata/mcp{place}")
+    assert all(each in problem.message for each in named)
 
 
 def test_two_inputs_may_swap_their_names() -> None:
@@ -276,6 +280,17 @@ def test_a_timeout_is_narrowed_and_never_widened() -> None:
     ((code, message),) = checked(entry(own_timeout_override_ms=60_000), contract(timeout_ms=30_000))
     assert code == "timeout_widened"
     assert "30000" in message
+    for one, whole, place in (
+        (entry(own_timeout_override_ms=1001), {}, "/implements/0/timeout_override_ms"),
+        (entry(), {"timeout_override_ms": 1001}, "/timeout_override_ms"),
+    ):
+        promise, bound_ = (
+            as_contract(contract(timeout_ms=1000)).value,
+            as_driver(driver(implements=[one], **whole)).value,
+        )
+        assert promise is not None and bound_ is not None
+        (problem,) = unfit(bound_, bound_.implements[0], promise)
+        assert (problem.code, problem.field) == ("timeout_widened", place)
 
 
 @pytest.mark.req("AIP-tools-4")

@@ -85,6 +85,8 @@ def test_every_difference_is_listed() -> None:
         "effect",
         "output",
     ]
+    told = ["argument_mapping", "argument_mapping", "argument_mapping", "mutates", "result_parse"]
+    assert [word in each.hint for word, each in zip(told, problems, strict=True)] == [True] * 5
 
 
 @pytest.mark.req("AIP-tools-4")

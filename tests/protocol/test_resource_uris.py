@@ -41,6 +41,7 @@ def refused(uri: str) -> str | None:
     return str(found.cause["reason"])
 
 
+@pytest.mark.req("AIP-security-6")
 @pytest.mark.parametrize(
     "uri",
     [
@@ -67,6 +68,7 @@ def test_what_is_inside_passes(uri: str) -> None:
     assert refused(uri) is None
 
 
+@pytest.mark.req("AIP-security-6")
 @pytest.mark.parametrize(
     "uri",
     [

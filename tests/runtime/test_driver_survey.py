@@ -377,6 +377,8 @@ def test_a_server_on_a_public_host_is_not_self_hosted(workspace: Workspace, url:
     assert only.state is (None if is_near else DriverState.REJECTED)
     errors = [(each.code, each.field) for each in only.problems if each.severity == "error"]
     assert errors == ([] if is_near else [("policy_tag_unverified", "/policy_tags/1")])
+    workspace.driver(driver(policy_tags=["self-hosted"]))  # a program of this machine
+    assert workspace.one("files-mcp@1").state is None
 
 
 @pytest.mark.req("AIP-19.file-3")

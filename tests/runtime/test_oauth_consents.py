@@ -82,6 +82,7 @@ async def come_back(desk: Consents, consent: Consent, **more: str) -> Page:
 
 @pytest.mark.req("AIP-30.auth-3")
 async def test_a_page_is_good_until_it_expires(desk: Consents, clock: SetClock) -> None:
+    assert CONSENT_S == 600
     asker = Asker()
     consent = ask(desk, asker)
     clock.time += CONSENT_S - 0.1

@@ -343,7 +343,9 @@ async def test_passed_and_declared_variables_are_there_and_nothing_else(
         house.plan(passed=("WANTED", "NOT_SET")), "tell(dict(os.environ))", env={"OWN": "declared"}
     )
     assert set(inside) == {"PATH", "HOME", "TMPDIR", "LANG", "TZ", "PWD", "OWN", "WANTED"}
-    assert (inside["OWN"], inside["WANTED"]) == ("declared", "passed")
+    assert (inside["OWN"], inside["WANTED"], inside["TZ"]) == ("declared", "passed", "UTC")
+    monkeypatch.delenv("LANG", raising=False)
+    assert (await house.python(house.plan(), "tell(os.environ['LANG'])")) == "C.UTF-8"
     assert inside["HOME"] == str(house.state / "homes" / "one")
 
 

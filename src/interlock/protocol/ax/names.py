@@ -77,7 +77,7 @@ def normalise(original: str) -> str:
 
     Every character becomes at least one, so only the empty name gives an empty result, which is no segment.
     """
-    if is_segment(original):  # AX-4.1-3: a valid name stays
+    if is_segment(original):  # most are, and the rest would leave it as it is
         return original
     # Characters beyond these cannot reach the result except through the hash; a peer chooses the length.
     head = original[: SEGMENT_MAX + 3]
