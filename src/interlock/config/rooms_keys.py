@@ -62,6 +62,7 @@ ROOMS: Final = keys_of(
         example=5,
         help="How many proposals of one participant may wait.",
     ),
+    Key(name="tracker", example=False, help="Whether proposals are tracked, expire, and wait in the inbox."),
     Key(name="history_days", kind=Whole(low=0, high=36_500), example=30, help="How long envelopes are kept, in days."),
     Key(
         name="history_max",

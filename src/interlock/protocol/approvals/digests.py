@@ -58,6 +58,21 @@ def enrolment_digest(params: Raw | bytes) -> str | None:
         return None
 
 
+def proposal_digest(
+    room: str | None,
+    proposal_id: str | None,
+    proposer: str | None,
+    target: str | None,
+    method: str | None,
+    params: bytes,
+) -> str:
+    """The digest of a room's proposal, as a person is shown it; its params to the byte (`null`: there are none)."""
+    parts = [part or "" for part in (room, proposal_id, proposer, target, method)]
+    said = hashlib.sha256(b"".join(b"%b\0" % part.encode("utf-8", "surrogatepass") for part in parts))
+    said.update(params)
+    return said.hexdigest()
+
+
 def shown_digest(params: Raw | bytes) -> str | None:
     """The digest of the definition that a person was shown, so that they sign what they saw; None: there is none."""
     shown = decode_object(params) or {}

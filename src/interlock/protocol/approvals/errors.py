@@ -9,7 +9,7 @@ store                     unavailable: nothing was done
 
 from typing import Any, Final
 
-from interlock.protocol.approvals.approval import Approval
+from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.errors import (
     CONFIRMATION_DENIED,
@@ -40,10 +40,18 @@ _REFUSALS: Final = {
     Status.DENIED: (CONFIRMATION_DENIED, "an operator said no", "denied"),
 }
 
+_OF_PROPOSALS: Final = {
+    CONFIRMATION_USED: ("already_claimed", "somebody has it carried out already"),
+    CONFIRMATION_EXPIRED: ("proposal_expired", "no one decided on the proposal in time; it may be made again"),
+}
+
 
 def refusal_of(approval: Approval) -> Fault:
     """Why there is no such move from where the approval stands."""
     code, why, reason = _REFUSALS[approval.status]
+    if approval.kind is Kind.PROPOSAL and code in _OF_PROPOSALS:  # MCPx: X-4.2.1-5, X-7.3-4
+        name, why = _OF_PROPOSALS[code]
+        return Fault(code, name, {"detail": why, "reason": reason, "confirmation_id": approval.id})
     data: dict[str, Any] = {"reason": reason, "confirmation_id": approval.id}
     if approval.status is Status.DENIED and approval.decision is not None and approval.decision.reason:
         data["said"] = approval.decision.reason

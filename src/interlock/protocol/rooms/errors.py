@@ -3,8 +3,9 @@
 Refusal
   whose envelope is at fault    invalid_json, invalid_envelope, unsupported_protocol, unknown_kind, reserved_kind,
                                 from_mismatch, invalid_proposal, invalid_chat, duplicate_id, envelope_too_large
-  who may not                   kind_not_allowed, privilege_violation
-  what to wait for              rate_limited, unavailable
+  who may not                   kind_not_allowed, privilege_violation, not_proposer, self_approval
+  what is over                  already_claimed, proposal_expired, unknown_proposal
+  what to wait for              rate_limited, unavailable, target_absent
 """
 
 from typing import Any, Final, Literal
@@ -29,6 +30,9 @@ Code = Literal[
     "not_proposer",
     "already_claimed",
     "proposal_expired",
+    "unknown_proposal",
+    "self_approval",
+    "target_absent",
     "privilege_violation",
     "self_promotion",
     "unavailable",

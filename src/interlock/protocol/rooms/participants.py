@@ -1,5 +1,6 @@
 """Participants: their ids, their privilege, and how the gateway settles it when they connect (MCPx 3.1, 5.1)."""
 
+import hashlib
 import re
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -81,3 +82,11 @@ def settled_privilege(
     if is_known_full:
         return Settled(Privilege.FULL, "identity")
     return Settled(Privilege.FULL if mode == "open" else Privilege.RESTRICTED, "mode")
+
+
+def participant_of(principal: str) -> str:
+    """The id of a client in a room: its principal's name (X-N-3), with a hash where it cannot be written as one."""
+    if is_participant_id(principal) and not is_reserved(principal):
+        return principal
+    plain = "".join(one if one.isascii() and (one.isalnum() or one in "._:-") else "-" for one in principal)
+    return f"{plain[:55]}-{hashlib.sha256(principal.encode()).hexdigest()[:8]}"

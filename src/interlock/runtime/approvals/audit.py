@@ -76,5 +76,6 @@ def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str,
         "digest": approval.digest,
         "tool_digest": approval.tool_digest,
     }
+    more |= {"room": approval.room, "proposal": approval.proposal_id}
     members |= {key: value for key, value in more.items() if value is not None}
     return _encode(members)

@@ -40,6 +40,14 @@ class EnrolmentRulings(Rulings, Protocol):
         """The setup code in place of a proof, for the first approver."""
 
 
+class ProposalRulings(Rulings, Protocol):
+    def maybe_unready(self, approval: Approval) -> Fault | None:
+        """Why no one can have it carried out now."""
+
+    def maybe_barred(self, approval: Approval, decision: Decision) -> Fault | None:
+        """Why this approver's word does not count: the proposer's own, or one of lesser privilege."""
+
+
 class DriverRulings(Rulings, Protocol):
     async def look(self) -> None:
         """Reads the folders of drivers again."""
@@ -71,6 +79,7 @@ class DecisionService:
         agents: Rulings | None = None,
         enrolments: EnrolmentRulings | None = None,
         configuration: Rulings | None = None,
+        proposals: ProposalRulings | None = None,
         code: Callable[[str], str | None] = lambda _: None,
         is_current: Callable[[Approval], bool] = lambda approval: True,
     ) -> None:
@@ -82,6 +91,7 @@ class DecisionService:
         self._agents = agents
         self._enrolments = enrolments
         self._configuration = configuration
+        self._proposals = proposals
         self._code = code
         self._is_call_current = is_current
         self._inbox = inbox
@@ -109,6 +119,9 @@ class DecisionService:
         if not self.is_current(approval):
             voided = await self._inbox.void(id, REDEFINED)
             return voided if isinstance(voided, Fault) else refusal_of(voided)
+        proposals = self._proposals if approval.kind is Kind.PROPOSAL else None
+        if proposals is not None and (unready := proposals.maybe_unready(approval)) is not None:
+            return unready
         verified, stored = None, None
         if code is not None and approval.kind is Kind.ENROLMENT and self._enrolments is not None:
             confirmed = self._enrolments.judge_code(code)
@@ -123,6 +136,8 @@ class DecisionService:
         decision = Decision(
             what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason, answer=answer, proof=stored
         )
+        if proposals is not None and (barred := proposals.maybe_barred(approval, decision)) is not None:
+            return barred
         return await self._decide(id, decision, verified.expires_at if verified else None)
 
     def is_current(self, approval: Approval) -> bool:
@@ -195,6 +210,8 @@ class DecisionService:
             rulings = self._enrolments
         elif decided.kind is Kind.CONFIGURATION:
             rulings = self._configuration
+        elif decided.kind is Kind.PROPOSAL:
+            return decided if self._proposals is None else await self._proposals.settle(decided)
         elif decided.kind is not Kind.DEFINITION:
             return decided
         else:

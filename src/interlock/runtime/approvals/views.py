@@ -53,7 +53,7 @@ class ApprovalViews:
         ways_out: Callable[[Approval], tuple[str, ...]] = lambda _: (),
     ) -> None:
         """`url` is that of the operator endpoint; `approver_names` names the anchors whose proof may approve a tool;
-        `ways_out`: what a person can do to be asked less often."""
+        `ways_out`: what a person can do to be asked less often, of what waits."""
         self._inbox = inbox
         self._deciding = deciding
         self._clock = clock
@@ -181,7 +181,7 @@ class ApprovalViews:
             signing_keys=() if self._keys is None else self._keys.names(),
             aggregator_id=self._own_id,
             passkey_origin=None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
-            ways_out=self._ways_out(approval),
+            ways_out=self._ways_out(approval) if approval.status is Status.PENDING else (),
         )
 
 

@@ -4,7 +4,6 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.protocol.approvals.approval import Approval, Kind
-from interlock.protocol.approvals.state import Status
 from interlock.runtime.approvals.decisions import DecisionService, DriverDecisions
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.aql.adapter import AqlAdapter
@@ -31,6 +30,7 @@ from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.link_events import NodeLinkEvents
 from interlock.runtime.node.safety_parts import SafetyParts, make_safety_parts
 from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.rooms.proposals import Proposals
 
 
 class CallParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +51,7 @@ class CallParts(msgspec.Struct, frozen=True, kw_only=True):
     native_operations: NativeOperations
     loop_operations: LoopOperations
     aql: AqlAdapter
+    proposals: Proposals
 
 
 def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) -> CallParts:
@@ -101,11 +102,14 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         return route is None or route.digest == approval.tool_digest
 
     def find_ways_out(approval: Approval) -> tuple[str, ...]:
-        is_waiting = approval.kind is Kind.CALL and approval.status is Status.PENDING
-        route = catalog.namespace.view(EVERYTHING).find_tool(approval.tool) if is_waiting else None
+        is_call = approval.kind is Kind.CALL
+        route = catalog.namespace.view(EVERYTHING).find_tool(approval.tool) if is_call else None
         return () if route is None else ways_out(route, approval.id)
 
     driver_decisions = DriverDecisions()
+    proposals = Proposals(
+        inbox, stores.recorder, clock, lambda name: catalog.namespace.view(EVERYTHING).find_tool(name)
+    )
     deciding = DecisionService(
         inbox,
         clock,
@@ -116,6 +120,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         agents=safety.loop,
         enrolments=approvals.enrolments,
         configuration=approvals.guard_changes,
+        proposals=proposals,
         code=approvals.codes.maybe_shown,
         is_current=is_current,
     )
@@ -176,4 +181,5 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         native_operations=native,
         loop_operations=loop_operations,
         aql=aql,
+        proposals=proposals,
     )

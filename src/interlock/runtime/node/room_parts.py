@@ -4,6 +4,7 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.runtime.fronts.rooms.endpoint import RoomsEndpoint
+from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.front_parts import FrontParts
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.rooms.rooms import Rooms
@@ -14,7 +15,7 @@ class RoomParts(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: RoomsEndpoint
 
 
-def make_room_parts(plan: Plan, stores: StoreParts, fronts: FrontParts) -> RoomParts:
-    rooms = Rooms(plan, stores.store, stores.recorder, stores.clock)
+def make_room_parts(plan: Plan, stores: StoreParts, calls: CallParts, fronts: FrontParts) -> RoomParts:
+    rooms = Rooms(plan, stores.store, stores.recorder, stores.clock, calls.proposals)
     endpoint = RoomsEndpoint(plan, stores.tokens, rooms, stores.refusals, fronts.bearers, stores.clock)
     return RoomParts(rooms=rooms, endpoint=endpoint)

@@ -21,7 +21,7 @@ from interlock.protocol.rooms.enforcement import Asked
 from interlock.protocol.rooms.envelope import V0, Envelope, decode_untrusted, encode
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.gateway_messages import Stamp
-from interlock.protocol.rooms.participants import Participant, Privilege
+from interlock.protocol.rooms.participants import GATEWAY, Participant, Privilege
 from interlock.protocol.rooms.rates import RateWindow
 from interlock.protocol.rooms.settings import RoomSettings
 from interlock.protocol.rooms.v0 import as_said, encode_v0
@@ -56,6 +56,8 @@ class Delivery(msgspec.Struct):
     received_at: float = 0.0
     is_stored: bool = False
     settle: Callable[[Refusal | None], None] | None = None
+    principal: str = ""  # whose credential sent it; of the gateway's own: empty
+    only: str | None = None  # the one participant that is told
     _v0: bytes = b""
     _numbered: Envelope | None = None
 
@@ -84,6 +86,25 @@ class Connected(Protocol):
     def close(self, code: int, reason: str) -> None: ...
 
 
+class Tracker(Protocol):
+    """What follows the proposals of a room. It knows nothing that was not published, but for how many wait."""
+
+    def begin(self, room: "Room") -> None: ...
+
+    def end(self, room: "Room") -> None: ...
+
+    def recover(self, room: "Room", envelope: Envelope, received_at: float) -> None:
+        """A proposal of before the start."""
+
+    def admit(self, room: "Room", envelope: Envelope, who: Participant) -> Refusal | None:
+        """Of one more proposal, which is published after this unless it is refused."""
+
+    def on_published(self, room: "Room", envelope: Envelope, principal: str) -> None: ...
+
+    def on_lost(self, room: "Room", envelope: Envelope) -> None:
+        """It was admitted and could not be stored."""
+
+
 class Seat(msgspec.Struct):
     """A participant that is present, or was a moment ago."""
 
@@ -97,8 +118,20 @@ class Seat(msgspec.Struct):
 
 
 class Room:
-    def __init__(self, topic: str, settings: RoomSettings, history: History, audit: RoomAudit, clock: Clock) -> None:
+    def __init__(
+        self,
+        topic: str,
+        settings: RoomSettings,
+        history: History,
+        audit: RoomAudit,
+        clock: Clock,
+        tracker: Tracker,
+        granted: Callable[[str], Privilege | None],
+    ) -> None:
+        """`granted`: what an admin has granted or taken from a participant."""
         self.topic = topic
+        self.granted = granted
+        self._tracker = tracker
         self.settings = settings
         self.history = history
         self.seats: dict[str, Seat] = {}
@@ -125,6 +158,7 @@ class Room:
         first = await self.history.read(0, last, 1)
         self._oldest = first[0].sequence - 1 if first else last
         after = max(self._oldest, last - max(self.settings.history_max, KNOWN_MIN))
+        self._tracker.begin(self)
         while after < last:
             records = await self.history.read(after, last)
             if not records:
@@ -133,9 +167,12 @@ class Room:
                 envelope = decode_untrusted(record.data, len(record.data))
                 if isinstance(envelope, Envelope):
                     self._known.add(envelope, envelope.sender or "", record.sequence)
+                    if envelope.kind == enforcement.PROPOSAL:
+                        self._tracker.recover(self, envelope, record.received_at)
             after = records[-1].sequence
 
     async def close(self) -> None:
+        self._tracker.end(self)
         for seat in self.seats.values():
             if seat.leaves is not None:
                 seat.leaves.cancel()
@@ -247,7 +284,7 @@ class Room:
         self._observe(envelope, who, principal)
         if envelope.kind != enforcement.CHAT:
             self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)
-        self._enqueue(envelope, settle=settle, is_stored=True, received_at=now)
+        self._enqueue(envelope, settle=settle, is_stored=True, received_at=now, principal=principal)
         return None
 
     def _observe(self, envelope: Envelope, who: Participant, principal: str) -> None:
@@ -269,6 +306,7 @@ class Room:
             or self._rate_refusal(envelope, who, asked)
             or enforcement.payload_refusal(envelope)
             or self._known.duplicate(envelope, who.id)
+            or (self._tracker.admit(self, envelope, who) if envelope.kind == enforcement.PROPOSAL else None)
         )
 
     def _rate_refusal(self, envelope: Envelope, who: Participant, asked: Asked | None) -> Refusal | None:
@@ -330,6 +368,16 @@ class Room:
     def stamp(self) -> Stamp:
         return Stamp(str(uuid.uuid4()), rfc3339(self._clock.wall()))
 
+    def announce(self, payload: dict[str, Any], *, answers: str) -> None:
+        """An event of the gateway, to everyone, and kept: who reads later learns of it too."""
+        envelope = gateway_messages.system_event(self.stamp(), payload, answers=answers)
+        self._known.add(envelope, GATEWAY)
+        self._enqueue(envelope, is_stored=True, received_at=self._clock.wall())
+
+    def tell(self, participant: str, refusal: Refusal) -> None:
+        """What became of something that it sent, to it alone."""
+        self._enqueue(gateway_messages.refusal(self.stamp(), participant, refusal), only=participant)
+
     def _announce(self, envelope: Envelope, but: Connected | None = None) -> None:
         if but is not None:
             but.since = self._numbered + 2  # the newcomer is not told of itself
@@ -369,6 +417,8 @@ class Room:
         """Nothing that is not on disk is delivered."""
         for one in kept:
             self._known.forget(one.envelope.id)
+            if one.envelope.kind == enforcement.PROPOSAL:
+                self._tracker.on_lost(self, one.envelope)
             if one.settle is not None:
                 said = "the room cannot store envelopes at the moment; send it again"
                 one.settle(Refusal("unavailable", said, id=one.envelope.id))
@@ -378,12 +428,16 @@ class Room:
             self.delivered = one.sequence
             self._known.place(one.envelope.id, one.sequence)
         told = 0
-        for seat in self.seats.values():
+        for id, seat in self.seats.items():
+            if one.only is not None and one.only != id:
+                continue
             for connection in seat.connections:
                 connection.deliver(one)
             told += len(seat.connections)
         if one.settle is not None:
             one.settle(None)
+        if one.sequence and one.principal and one.envelope.kind != enforcement.CHAT:
+            self._tracker.on_published(self, one.envelope, one.principal)
         return told
 
     async def _trim(self) -> None:
@@ -415,6 +469,13 @@ class Room:
             async with asyncio.timeout(wait_s):
                 while self.delivered <= sequence:
                     await self._news.wait()
+
+    async def maybe_envelope(self, id: str) -> Envelope | None:
+        """One that is kept. Raises StoreError."""
+        sequence = self._known.maybe_sequence(id)
+        records = [] if sequence is None else await self.history.read(sequence - 1, sequence, 1)
+        envelope = decode_untrusted(records[0].data, len(records[0].data)) if records else None
+        return envelope if isinstance(envelope, Envelope) and envelope.id == id else None
 
     def maybe_place(self, reference: str) -> int | None:
         """The sequence that a client names: by number, or by an envelope's id."""

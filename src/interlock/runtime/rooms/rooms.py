@@ -5,9 +5,9 @@ grant belongs to a principal in one room and outlives its connections (X-10.3-1)
 """
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,8 +16,6 @@ from interlock.config.plan import Plan, room_settings
 from interlock.protocol.rooms.participants import (
     Privilege,
     Settled,
-    is_participant_id,
-    is_reserved,
     is_topic,
     matches_any,
     settled_privilege,
@@ -28,6 +26,7 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.history import History
+from interlock.runtime.rooms.proposals import Proposals
 from interlock.runtime.rooms.room import REMOVED, Room
 from interlock.store.ports import Store, StoreError
 
@@ -66,11 +65,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rooms:
-    def __init__(self, plan: Plan, store: Store, recorder: Recorder, clock: Clock) -> None:
+    def __init__(self, plan: Plan, store: Store, recorder: Recorder, clock: Clock, proposals: Proposals) -> None:
         self._plan = plan
         self._store = store
         self._clock = clock
         self.audit = RoomAudit(recorder, clock)
+        self.proposals = proposals
         self.by_topic: dict[str, Room] = {}
         self._created: dict[str, Created] = {}
         self._grants: dict[str, Grant] = {}
@@ -82,6 +82,7 @@ class Rooms:
     async def open(self) -> None:
         """Raises StoreError."""
         now = self._clock.wall()
+        self.proposals.load()
         for entry in await self._store.kv.entries(GRANTS, now):
             self._grants[entry.key] = msgspec.json.decode(entry.value, type=Grant)
         for entry in await self._store.kv.entries(CREATED, now):
@@ -94,6 +95,7 @@ class Rooms:
         for topic, room in self.by_topic.items():
             if room.settings.mode == "open":
                 log.warning("room %s is open: everyone who may join is full there", topic)
+        self.proposals.start()
 
     def hang_up(self) -> None:
         """The node stops: every participant is told, and may come back to where it was."""
@@ -105,6 +107,7 @@ class Rooms:
     async def close(self) -> None:
         self.hang_up()
         await self._tasks.close()
+        await self.proposals.close()
         for room in self.by_topic.values():
             await room.close()
 
@@ -141,7 +144,8 @@ class Rooms:
 
     async def _begin(self, topic: str) -> Room:
         history = History(self._store.streams, topic)
-        room = Room(topic, self._settings(topic), history, self.audit, self._clock)
+        granted = partial(self._maybe_grant, topic)
+        room = Room(topic, self._settings(topic), history, self.audit, self._clock, self.proposals, granted)
         await room.open()
         self.by_topic[topic] = room
         return room
@@ -240,11 +244,3 @@ class Rooms:
             for participant, seat in list(room.seats.items()):
                 if not stands(seat.principal):
                     room.disconnect(participant, CREDENTIAL_ENDED, "your credential counts no more")
-
-
-def participant_of(principal: str) -> str:
-    """The id of a client in a room: its principal's name (X-N-3), with a hash where it cannot be written as one."""
-    if is_participant_id(principal) and not is_reserved(principal):
-        return principal
-    plain = "".join(one if one.isascii() and (one.isalnum() or one in "._:-") else "-" for one in principal)
-    return f"{plain[:55]}-{hashlib.sha256(principal.encode()).hexdigest()[:8]}"

@@ -20,7 +20,7 @@ from interlock.operator_api.requests import DecideApproval, DecideApprovalForm, 
 from interlock.protocol.approvals.approval import Kind, Requires
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import Presented, read_proof_untrusted
-from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
+from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID, SCOPE_DENIED
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 from interlock.runtime.approvals.views import Ambiguous, ApprovalViews
 from interlock.runtime.base.operator_errors import NotFound
@@ -57,6 +57,7 @@ CLASS: Final = TextParameter(name="class", description="The answer, where the qu
 _STATUSES: Final = {
     CONFIRMATION_UNKNOWN: 404,
     PROOF_INVALID: 403,
+    SCOPE_DENIED: 403,
     INVALID_PARAMS: 400,
     UNAVAILABLE: 503,
 }

@@ -19,7 +19,8 @@ from interlock.protocol.rooms.envelope import PROTOCOLS, V0, V01, decode_untrust
 from interlock.protocol.rooms.errors import Refusal as EnvelopeRefusal
 from interlock.protocol.rooms.errors import violation_error
 from interlock.protocol.rooms.gateway_messages import HISTORY_DEFAULT, HISTORY_MAX
-from interlock.protocol.rooms.participants import Participant, Privilege, is_topic
+from interlock.protocol.rooms.participants import Participant, Privilege, is_topic, participant_of
+from interlock.protocol.rooms.proposals import STATUS, maybe_reason
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.access.tokens import TokenRegistry
 from interlock.runtime.base.clock import Clock, rfc3339
@@ -32,7 +33,7 @@ from interlock.runtime.fronts.trusted_proxies import address_of, source_of
 from interlock.runtime.rooms.connection import RoomConnection, Wishes
 from interlock.runtime.rooms.history import within_bytes
 from interlock.runtime.rooms.room import Room
-from interlock.runtime.rooms.rooms import Rooms, participant_of
+from interlock.runtime.rooms.rooms import Rooms
 from interlock.store.ports import StoreError
 
 PREFIX: Final = "/v0/"
@@ -42,6 +43,7 @@ TICKETS_EACH_MAX: Final = 50  # of one principal: it leaves room for others
 HISTORY_ANSWER_BYTES: Final = 8 * 1024 * 1024
 SWEEP_S: Final = 5.0
 WAIT_MAX_S: Final = 25.0
+DECISION_BYTES: Final = 16 * 1024
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
@@ -231,8 +233,14 @@ class RoomsEndpoint:
             case ("POST", "topics", topic, "messages"):
                 await self._post(scope, receive, send, caller, topic)
                 return
-            case ("GET", "topics", topic, ("participants" | "history" | "rate-limit") as what):
+            case ("GET", "topics", topic, ("participants" | "history" | "rate-limit" | "proposals") as what):
                 answer = await self._look(caller, topic, what, query)
+            case ("POST", "topics", topic, "proposals", id, ("reject" | "withdraw") as what):
+                decided = await self._decide(caller, topic, id, what, await _read(receive, DECISION_BYTES))
+                if isinstance(decided, EnvelopeRefusal):
+                    await _say_refused(send, decided)
+                    return
+                answer = decided
             case (_, "ws"):
                 answer = Refusal(426, "upgrade_required", "open a WebSocket", b"upgrade: websocket\r\n")
             case _:
@@ -270,7 +278,7 @@ class RoomsEndpoint:
         self,
         caller: RoomCaller,
         topic: str,
-        what: Literal["participants", "history", "rate-limit"],
+        what: Literal["participants", "history", "rate-limit", "proposals"],
         query: dict[str, str],
     ) -> Json | Refusal:
         joined = await self._join(caller, topic)
@@ -279,6 +287,8 @@ class RoomsEndpoint:
         room = joined.room
         if what == "participants":
             return {"participants": [one.described() for one in room.present()]}
+        if what == "proposals":
+            return await self._proposals(room, query)
         if what == "rate-limit":
             window, now = room.rate(joined.who.id), self._clock.now()
             used = window.used(now)
@@ -289,6 +299,33 @@ class RoomsEndpoint:
                 "resetTime": rfc3339(self._clock.wall() + window.resets_in(now)),
             }
         return await self._history(room, joined.readable_after, query)
+
+    async def _proposals(self, room: Room, query: dict[str, str]) -> Json | Refusal:
+        limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
+        if limit is None or limit == 0:
+            return Refusal(400, "invalid_limit", f"limit is a number from 1 to {HISTORY_MAX}")
+        try:
+            return {"proposals": await self._rooms.proposals.list_all(room, limit)}
+        except StoreError:
+            return Refusal(503, "unavailable", "proposals cannot be read at the moment")
+
+    async def _decide(
+        self, caller: RoomCaller, topic: str, id: str, what: Literal["reject", "withdraw"], body: bytes | None
+    ) -> Json | Refusal | EnvelopeRefusal:
+        """X-N-6: also for those without a WebSocket."""
+        joined = await self._join(caller, topic)
+        if isinstance(joined, Refusal):
+            return joined
+        seat = joined.room.seats.get(joined.who.id)
+        who, proposals = joined.who if seat is None else seat.participant, self._rooms.proposals
+        decided = (
+            await proposals.withdraw(topic, id, who)
+            if what == "withdraw"
+            else await proposals.reject(topic, id, who, joined.principal, maybe_reason(body or b""))
+        )
+        if isinstance(decided, EnvelopeRefusal):
+            return decided
+        return {"proposalId": id, "status": STATUS[decided.status].value}
 
     async def _history(self, room: Room, readable_after: int, query: dict[str, str]) -> Json | Refusal:
         if room.settings.history_visibility == "none":
@@ -442,6 +479,11 @@ _STATUS: Final = {
     "kind_not_allowed": 403,
     "reserved_kind": 403,
     "unavailable": 503,
+    "not_proposer": 403,
+    "self_approval": 403,
+    "already_claimed": 409,
+    "proposal_expired": 409,
+    "unknown_proposal": 404,
 }
 _UNAUTHORISED: Final = Refusal(
     401,

@@ -16,7 +16,7 @@ from interlock.operator_api.classification import ToolRuling
 from interlock.operator_api.grants import GrantDraft
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.classification import ClassEntry, classification_digest
-from interlock.protocol.approvals.digests import enrolment_digest, shown_digest, signed_digest
+from interlock.protocol.approvals.digests import enrolment_digest, proposal_digest, shown_digest, signed_digest
 from interlock.protocol.approvals.standing_grant import StandingGrant, grant_digest
 from interlock.protocol.ax.confirmation.held_call import call_digest
 from interlock.protocol.ax.confirmation.jws_proof import TYP, Asked, claims_of
@@ -89,6 +89,8 @@ def _digest(shown: ShownApproval, said: str | None) -> str:
         raise _not_what_is_shown(shown.kind)
     if shown.kind == Kind.DEFINITION.value and shown_digest(shown.params) != shown.digest:
         raise _not_what_is_shown("definition")
+    if shown.kind == Kind.PROPOSAL.value and _proposal_digest(shown) != shown.digest:
+        raise _not_what_is_shown("proposal")
     if shown.kind != Kind.CALL.value:
         approval = Approval(
             id=shown.id,
@@ -111,6 +113,10 @@ def _digest(shown: ShownApproval, said: str | None) -> str:
     if computed != shown.digest:
         raise _not_what_is_shown("call")
     return shown.digest
+
+
+def _proposal_digest(shown: ShownApproval) -> str:
+    return proposal_digest(shown.room, shown.proposal_id, shown.agent, shown.target, shown.method, bytes(shown.params))
 
 
 def _kind(shown: ShownApproval) -> Kind:

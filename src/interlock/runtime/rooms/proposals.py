@@ -1,0 +1,487 @@
+"""The tracker of proposals: each is an approval in the one inbox, from when it is published to how it ended (X-10.2).
+
+Theory of operation. The tracker is told of what a room has published, in its order, and knows nothing else. A proposal
+becomes an approval of kind `proposal`, which is its one record: the inbox stores it, expires it, and lets exactly one
+decide. It is carried out in one of three ways: a person approves it in the inbox, a full participant asks for it
+(`fulfil`), or one sends the request into the room itself. The first two send the request here, as the approver; the
+answer of its target ends it in all three. Every change is told to the room as a `system` event `proposal_STATUS`.
+
+A proposed call of a tool of this node that is held for a person is released by the gate, with the proof that the same
+decision brought: one item, one action (X-10.2-3).
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, Source, What
+from interlock.protocol.approvals.digests import proposal_digest
+from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.errors import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOPE_DENIED
+from interlock.protocol.jsonrpc.errors import BUDGET_EXCEEDED, UNAVAILABLE, Fault
+from interlock.protocol.rooms import proposals as rules
+from interlock.protocol.rooms.enforcement import MCP, PROPOSAL
+from interlock.protocol.rooms.envelope import Envelope
+from interlock.protocol.rooms.errors import Refusal
+from interlock.protocol.rooms.participants import OWN, Participant, Privilege, participant_of
+from interlock.protocol.rooms.proposals import STATUS, Fulfilment, ProposalStatus, Proposed
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.background import BackgroundTasks
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.rooms.audit import RoomAudit
+from interlock.runtime.rooms.fulfilments import Fulfilments
+from interlock.runtime.rooms.proposal_index import ProposalIndex, Tracked, decider, key_of
+from interlock.runtime.rooms.room import Room
+
+log = logging.getLogger("interlock.rooms")
+
+LISTED_MAX: Final = 100  # proposals in one answer, the newest
+NONCE_BYTES: Final = 24
+IN_THE_ROOM: Final = "carried out in the room"
+_UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
+
+
+class HeldTool(Protocol):
+    """A tool of this node, as far as a proposal of a call needs it; `catalog.routes.Route`."""
+
+    @property
+    def qualified(self) -> str: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def is_held(self) -> bool: ...
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A proposal as it stands, and the envelope that answered its fulfilment where there is one."""
+
+    approval: Approval
+    answer: Envelope | None = None
+
+
+class Proposals:
+    def __init__(self, inbox: Inbox, recorder: Recorder, clock: Clock, tool: Callable[[str], HeldTool | None]) -> None:
+        """`tool`: one of this node's, by its name."""
+        self.index = ProposalIndex(inbox)
+        self._inbox = inbox
+        self._audit = RoomAudit(recorder, clock)
+        self._clock = clock
+        self._tool = tool
+        self._rooms: dict[str, Room] = {}
+        self._fulfilments = Fulfilments(inbox)
+        self._expected: set[str] = set()  # fulfilments that are yet to be looked at
+        self._published: asyncio.Queue[tuple[Room, Envelope, str, float | None]] = asyncio.Queue()
+        self._work = BackgroundTasks()
+        # From now on, and not from `start`: the inbox opens first, and ends what was left behind.
+        self._changes = inbox.listen()
+
+    # Life
+
+    def load(self) -> None:
+        """Before the rooms open: what the inbox has kept."""
+        self.index.load()
+
+    def start(self) -> None:
+        """Once the rooms are open, so that each can be told what ended meanwhile."""
+        self._work.begin(self._follow_envelopes(), "proposals of rooms")
+        self._work.begin(self._follow_inbox(), "proposals in the inbox")
+
+    async def close(self) -> None:
+        self._changes.close()
+        await self._work.close()
+        await self._fulfilments.close()
+
+    def begin(self, room: Room) -> None:
+        self._rooms[room.topic] = room
+
+    def end(self, room: Room) -> None:
+        self._rooms.pop(room.topic, None)
+
+    # What a room tells
+
+    def admit(self, room: Room, envelope: Envelope, who: Participant) -> Refusal | None:
+        """X-7.3-3."""
+        if not room.settings.tracker:
+            return None
+        waiting, most = self.index.waiting_ids(room.topic, who.id), room.settings.proposals_pending
+        if len(waiting) < most:
+            self.index.hold(room.topic, who.id, envelope.id)
+            return None
+        ends = [one.expires_at for id in waiting if (one := self.index.maybe(room.topic, id)) is not None]
+        left_s = min((end for end in ends if end is not None), default=self._clock.wall()) - self._clock.wall()
+        said = f"at most {most} proposals of yours wait at a time; withdraw one, or wait until one is decided"
+        details = {"limit": most, "retry_after_ms": max(1000, int(left_s * 1000))}
+        return Refusal("rate_limited", said, details, envelope.id)
+
+    def on_lost(self, room: Room, envelope: Envelope) -> None:
+        self.index.release(room.topic, envelope.sender or "", envelope.id)
+
+    def recover(self, room: Room, envelope: Envelope, received_at: float) -> None:
+        """One whose approval was not on disk yet when the node died."""
+        is_over = received_at + room.settings.proposal_ttl_s <= self._clock.wall()
+        if room.settings.tracker and not is_over and (room.topic, envelope.id) not in self.index:
+            self.index.hold(room.topic, envelope.sender or "", envelope.id)
+            self._published.put_nowait((room, envelope, f"participant:{envelope.sender}", received_at))
+
+    def on_published(self, room: Room, envelope: Envelope, principal: str) -> None:
+        if room.settings.tracker and self._is_relevant(room, envelope):
+            self._published.put_nowait((room, envelope, principal, None))
+
+    def _is_relevant(self, room: Room, envelope: Envelope) -> bool:
+        """Most envelopes are none of the tracker's business, and cost a look into a few tables."""
+        if envelope.kind != MCP:
+            return envelope.kind in (PROPOSAL, rules.REJECT, rules.WITHDRAW)
+        answers = envelope.correlation_id
+        if envelope.id in self._fulfilments:  # it was sent here
+            return False
+        if answers is not None and (answers in self._fulfilments or answers in self._expected):
+            return True
+        is_named = answers is not None and (room.topic, answers) in self.index
+        if not is_named and (not self.index.has_waiting(room.topic) or len(envelope.to or ()) != 1):
+            return False
+        self._expected.add(envelope.id)
+        return True
+
+    async def _follow_envelopes(self) -> None:
+        while True:
+            room, envelope, principal, received_at = await self._published.get()
+            try:
+                await self._take(room, envelope, principal, received_at)
+            except Exception:
+                log.exception("room %s: the tracker failed over the envelope %s", room.topic, envelope.id)
+            finally:
+                self._expected.discard(envelope.id)
+
+    async def _take(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
+        if envelope.kind == PROPOSAL:
+            await self._raise(room, envelope, principal, received_at)
+        elif envelope.kind in (rules.REJECT, rules.WITHDRAW):
+            await self._take_decision(room, envelope, principal)
+        elif envelope.correlation_id in self._fulfilments:
+            await self._take_answer(envelope)
+        else:
+            await self._take_fulfilment(room, envelope, principal)
+
+    async def _raise(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
+        proposer, proposed = envelope.sender or "", rules.maybe_proposed(envelope.payload)
+        if proposed is None:
+            said = "its params cannot be shown to a person as everyone would read them; it is not tracked"
+            refusal = Refusal("invalid_proposal", said, id=envelope.id)
+        else:
+            raised = await self._inbox.raise_(self._draft(room, envelope, proposed, principal, received_at))
+            if isinstance(raised, Approval):
+                self.index.add((room.topic, envelope.id), Tracked(raised.id, proposer))
+                return
+            code: Any = "rate_limited" if raised.code == BUDGET_EXCEEDED else "unavailable"
+            refusal = Refusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
+        self.index.release(room.topic, proposer, envelope.id)
+        room.tell(proposer, refusal)
+
+    def _draft(
+        self, room: Room, envelope: Envelope, proposed: Proposed, principal: str, received_at: float | None
+    ) -> Approval:
+        to = envelope.to or ()
+        target = to[0] if len(to) == 1 else None
+        name, params = proposed.tool, proposed.params
+        own = self._tool(name) if target == OWN and name is not None else None
+        place = f"rooms.{room.topic}.{target or '*'}"
+        began = self._clock.wall() if received_at is None else received_at
+        shown = b"null" if params is None else bytes(params)
+        return self._inbox.draft(
+            Kind.PROPOSAL,
+            Source.ROOMS,
+            requested_by=principal,
+            tool=own.qualified if own is not None else f"{place}.{name}" if name is not None else place,
+            digest=proposal_digest(room.topic, envelope.id, envelope.sender, target, proposed.method, shown),
+            agent=envelope.sender,
+            room=room.topic,
+            proposal_id=envelope.id,
+            target=target,
+            method=proposed.method,
+            params=params,
+            tool_digest=own.digest if own is not None else None,
+            nonce=secrets.token_urlsafe(NONCE_BYTES),
+            reason=proposed.reason,
+            expires_at=began + room.settings.proposal_ttl_s,
+        )
+
+    # Fulfilments that came through the room
+
+    async def _take_fulfilment(self, room: Room, envelope: Envelope, principal: str) -> None:
+        sent, sender = rules.maybe_fulfilment(envelope.payload), envelope.sender or ""
+        if sent is None:
+            return
+        approval, matched_by = self.index.maybe(room.topic, envelope.correlation_id or ""), "correlation_id"
+        if approval is None:
+            approval, matched_by = self._maybe_like(room, envelope, sent), "content"
+        if approval is None:
+            return
+        refusal = _own_refusal(approval, sender, principal, envelope.id) or _over(approval, envelope.id)
+        if refusal is None:
+            refusal = await self._claim(approval, sender, principal, envelope.id)
+        if refusal is not None:
+            outcomes = {"proposal_expired": "late_fulfilment", "already_claimed": "duplicate_fulfilment"}
+            outcome = outcomes.get(refusal.code, refusal.code)
+            self._audit.add("fulfil", room.topic, principal, outcome, envelope, participant=sender)
+            room.tell(sender, refusal)
+            return
+        tracked = self.index.maybe_tracked(key_of(approval))
+        if tracked is not None:
+            tracked.matched_by, tracked.fulfilment = matched_by, envelope.id
+            if not rules.is_as_proposed(approval.method or "", approval.params, sent):
+                tracked.sent_params = sent.params or Raw(b"{}")
+        self._fulfilments.begin(envelope.id, approval.id, (envelope.to or ("",))[0], bytes(sent.id))
+        self._audit.add("fulfil", room.topic, principal, "ok", envelope, participant=sender, approval=approval.id)
+
+    def _maybe_like(self, room: Room, envelope: Envelope, sent: Fulfilment) -> Approval | None:
+        """The one pending proposal that asks for just this; of two neither is (X-4.2.1-3)."""
+        to = (envelope.to or ("",))[0]
+        found = [
+            one
+            for one in self.index.pending(room.topic)
+            if one.target == to
+            and one.agent != envelope.sender
+            and rules.is_as_proposed(one.method or "", one.params, sent)
+        ]
+        return found[0] if len(found) == 1 else None
+
+    async def _claim(self, approval: Approval, by: str, principal: str, answers: str) -> Refusal | None:
+        """Of several exactly one succeeds."""
+        decided = await self._decide(approval, What.APPROVED, by, principal, IN_THE_ROOM)
+        used = decided if isinstance(decided, Fault) else await self._inbox.use(approval.id)
+        return _as_refusal(used, answers) if isinstance(used, Fault) else None
+
+    async def _take_answer(self, envelope: Envelope) -> None:
+        approval_id = await self._fulfilments.take_answer(envelope)
+        approval = None if approval_id is None else self._inbox.get(approval_id)
+        tracked = None if approval is None else self.index.maybe_tracked(key_of(approval))
+        if tracked is not None:
+            tracked.answer = envelope
+
+    # What people decide in the inbox
+
+    def maybe_unready(self, approval: Approval) -> Fault | None:
+        """Why no one can have it carried out now."""
+        refusal = self._unready(approval)
+        return None if refusal is None else _as_fault(refusal)
+
+    def maybe_barred(self, approval: Approval, decision: Decision) -> Fault | None:
+        """Why this approver's word does not count."""
+        room, principal = self._rooms.get(approval.room or ""), decider(decision)
+        participant = participant_of(principal)
+        refusal = _own_refusal(approval, participant, principal, approval.proposal_id)
+        if refusal is None and room is not None and room.granted(participant) is Privilege.RESTRICTED:
+            refusal = _restricted(approval.proposal_id)
+        return None if refusal is None else _as_fault(refusal)
+
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """What was approved is sent as the approver, who need not be connected (X-N-1)."""
+        if approval.status is not Status.APPROVED or approval.decision is None:
+            return approval
+        principal = decider(approval.decision)
+        who = Participant(id=participant_of(principal), privilege=Privilege.FULL)
+        sent = await self._send(approval, who, principal)
+        return _as_fault(sent) if isinstance(sent, Refusal) else sent
+
+    # What participants decide
+
+    async def fulfil(self, topic: str, proposal_id: str, who: Participant, principal: str) -> Approval | Refusal:
+        """A full participant has it carried out as itself."""
+        approval = self.index.maybe(topic, proposal_id)
+        if approval is None:
+            return _unknown(proposal_id)
+        if who.privilege is not Privilege.FULL:
+            return _restricted(proposal_id)
+        refusal = _own_refusal(approval, who.id, principal, proposal_id) or _over(approval, proposal_id)
+        if refusal is None and self._is_held(approval):
+            said = "a person has to approve it in the inbox, with a proof"
+            refusal = Refusal("kind_not_allowed", said, id=proposal_id)
+        refusal = refusal or self._unready(approval)
+        if refusal is not None:
+            return refusal
+        decided = await self._decide(approval, What.APPROVED, who.id, principal, IN_THE_ROOM)
+        if isinstance(decided, Fault):
+            return _as_refusal(decided, proposal_id)
+        sent = await self._send(decided, who, principal)
+        return _as_refusal(sent, proposal_id) if isinstance(sent, Fault) else sent
+
+    async def reject(
+        self, topic: str, proposal_id: str, who: Participant, principal: str, reason: str | None
+    ) -> Approval | Refusal:
+        approval = self.index.maybe(topic, proposal_id)
+        if approval is None:
+            return _unknown(proposal_id)
+        if who.privilege is not Privilege.FULL:
+            return _restricted(proposal_id)
+        decided = await self._decide(approval, What.DENIED, who.id, principal, reason)
+        return _as_refusal(decided, proposal_id) if isinstance(decided, Fault) else decided
+
+    async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | Refusal:
+        approval = self.index.maybe(topic, proposal_id)
+        if approval is None:
+            return _unknown(proposal_id)
+        if who.id != approval.agent:
+            return Refusal("not_proposer", "only its proposer withdraws a proposal", id=proposal_id)
+        withdrawn = await self._inbox.withdraw(approval.id)
+        return _as_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Fault) else withdrawn
+
+    async def _take_decision(self, room: Room, envelope: Envelope, principal: str) -> None:
+        """An envelope of a kind that rejects or withdraws, in rooms that admit it."""
+        proposal_id, seat = envelope.correlation_id or "", room.seats.get(envelope.sender or "")
+        who = Participant(id=envelope.sender or "", privilege=Privilege.FULL) if seat is None else seat.participant
+        done = (
+            await self.withdraw(room.topic, proposal_id, who)
+            if envelope.kind == rules.WITHDRAW
+            else await self.reject(room.topic, proposal_id, who, principal, rules.maybe_reason(envelope.payload))
+        )
+        if isinstance(done, Refusal):
+            room.tell(who.id, msgspec.structs.replace(done, id=envelope.id))
+
+    async def _decide(
+        self, approval: Approval, what: What, by: str, principal: str, reason: str | None
+    ) -> Approval | Fault:
+        decision = Decision(what=what, by=principal, at=self._clock.wall(), reason=reason)
+        decided = await self._inbox.decide(approval.id, decision)
+        tracked = self.index.maybe_tracked(key_of(approval))
+        if tracked is not None and isinstance(decided, Approval):
+            tracked.by = by
+        return decided
+
+    # Sending
+
+    def _unready(self, approval: Approval) -> Refusal | None:
+        room, id = self._rooms.get(approval.room or ""), approval.proposal_id
+        if room is None:
+            return Refusal("unavailable", "its room is no more; deny it", id=id)
+        if approval.target is None:
+            said = "it names no single target; deny it, or send the request in the room"
+            return Refusal("one_recipient", said, id=id)
+        if approval.target in room.seats:
+            return None
+        said = f"{approval.target} is not in the room {room.topic}; approve it when it is back, or deny it"
+        return Refusal("target_absent", said, id=id)
+
+    def _is_held(self, approval: Approval) -> bool:
+        """Whether what is proposed is a call of this node's that the gate holds."""
+        tool = self._tool(approval.tool) if approval.target == OWN else None
+        return tool is not None and tool.is_held
+
+    async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Fault | Refusal:
+        refusal, room = self._unready(approval), self._rooms.get(approval.room or "")
+        if refusal is not None or room is None:  # since it was decided
+            refusal = refusal or Refusal("unavailable", "its room is no more", id=approval.proposal_id)
+            await self._inbox.void(approval.id, refusal.code)
+            return refusal
+        sent = await self._fulfilments.send(room, approval, who, principal, is_gates=self._is_held(approval))
+        if not isinstance(sent, Envelope):
+            return sent
+        tracked = self.index.maybe_tracked(key_of(approval))
+        if tracked is not None:
+            tracked.by, tracked.fulfilment = who.id, sent.id
+        return self._inbox.get(approval.id) or approval
+
+    def maybe_released(self, envelope_id: str) -> str | None:
+        """The approval with which the gate releases the call of this fulfilment, where it holds it."""
+        return self._fulfilments.maybe_released(envelope_id)
+
+    # What the inbox tells
+
+    async def _follow_inbox(self) -> None:
+        async for approval in self._changes:
+            if approval.kind is Kind.PROPOSAL:
+                self._tell(approval)
+
+    def _tell(self, approval: Approval) -> None:
+        topic, proposal_id = key_of(approval)
+        status, tracked = STATUS[approval.status], self.index.maybe_tracked((topic, proposal_id))
+        if tracked is None or status in (tracked.told, ProposalStatus.PENDING):
+            return
+        self.index.release(topic, tracked.proposer, proposal_id)
+        self.index.count(topic, status)
+        tracked.told = status
+        tracked.changed.set()
+        tracked.changed = asyncio.Event()
+        room, decision = self._rooms.get(topic), approval.decision
+        if room is None:
+            return
+        by = tracked.by or (None if decision is None else participant_of(decider(decision)))
+        said = {
+            "proposer": tracked.proposer,
+            "by": tracked.proposer if status is ProposalStatus.WITHDRAWN else by,
+            "reason": decision.reason if decision is not None and status is ProposalStatus.REJECTED else None,
+            "fulfilment": tracked.fulfilment,
+            "modified": True if tracked.sent_params is not None else None,
+            "outcome": approval.outcome,
+        }
+        event = {"event": f"proposal_{status.value}", "proposalId": proposal_id}
+        room.announce(event | {name: value for name, value in said.items() if value is not None}, answers=proposal_id)
+
+    # Looking
+
+    async def wait_until_settled(self, topic: str, proposal_id: str, wait_s: float) -> Settled | None:
+        """The proposal when it is neither pending nor claimed any more, or as it stands when the time is over."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while True:
+                    approval, tracked = self.index.maybe(topic, proposal_id), self._tracked(topic, proposal_id)
+                    if approval is None or tracked is None:
+                        await asyncio.sleep(0.01)  # it is published, and about to be tracked
+                    elif STATUS[approval.status] in _UNDER_WAY:
+                        await tracked.changed.wait()
+                    else:
+                        break
+        except TimeoutError:
+            pass
+        approval, tracked = self.index.maybe(topic, proposal_id), self._tracked(topic, proposal_id)
+        return None if approval is None else Settled(approval, None if tracked is None else tracked.answer)
+
+    def _tracked(self, topic: str, proposal_id: str) -> Tracked | None:
+        return self.index.maybe_tracked((topic, proposal_id))
+
+    async def list_all(self, room: Room, limit: int = LISTED_MAX) -> list[dict[str, Any]]:
+        """The newest first, in the words of MCPx 10.2. Raises StoreError."""
+        return [await self.index.described(room, one) for one in self.index.all_of(room.topic)[:limit]]
+
+
+def _own_refusal(approval: Approval, who: str, principal: str, id: str | None) -> Refusal | None:
+    if who != approval.agent and principal != approval.requested_by:
+        return None
+    return Refusal("self_approval", "a proposal is not carried out by its own proposer", id=id)
+
+
+def _over(approval: Approval, id: str) -> Refusal | None:
+    if approval.status is Status.PENDING:
+        return None
+    status = STATUS[approval.status].value
+    if approval.status is Status.EXPIRED:
+        return Refusal("proposal_expired", "the time of the proposal is over", {"status": status}, id)
+    return Refusal("already_claimed", f"the proposal is {status} already", {"status": status}, id)
+
+
+def _as_fault(refusal: Refusal) -> Fault:
+    is_barred = refusal.code in ("self_approval", "privilege_violation")
+    data = {"reason": refusal.code, "detail": refusal.message}
+    return Fault(SCOPE_DENIED if is_barred else CONFIRMATION_VOID, refusal.code, data)
+
+
+def _as_refusal(fault: Fault, id: str) -> Refusal:
+    if fault.code == UNAVAILABLE:
+        return Refusal("unavailable", "the inbox cannot be written; nothing was done", id=id)
+    detail = str((fault.data or {}).get("detail", fault.message))
+    return Refusal("proposal_expired" if fault.code == CONFIRMATION_EXPIRED else "already_claimed", detail, id=id)
+
+
+def _unknown(proposal_id: str) -> Refusal:
+    return Refusal("unknown_proposal", "no proposal of that id is tracked in this room", id=proposal_id)
+
+
+def _restricted(proposal_id: str | None) -> Refusal:
+    return Refusal("privilege_violation", "only full participants decide on proposals", id=proposal_id)
