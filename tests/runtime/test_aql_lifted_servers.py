@@ -220,3 +220,32 @@ async def test_the_first_list_has_the_operations_of_every_page(tmp_path: Path) -
         listed = (await here.modern("aql-single").introspect("mcp_aql", query="operations"))["operations"]
         names = [each["name"] for each in listed if each["name"].startswith("one__")]
         assert names == [f"one__{name}" for name in many]
+
+
+HELD = {"mutable": True, "reversible": False}
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@still
+async def test_nobody_is_asked_about_what_an_aql_server_would_refuse(tmp_path: Path, era: str) -> None:
+    """On the flat list, where the tool's own schema says nothing of the operations behind it."""
+    async with place(tmp_path, "") as here:
+        one = here.house.leaf(
+            "one", tools=[tool("mcp_aql_read"), tool("mcp_aql_delete", HELD)], heartbeat_interval_ms=0
+        )
+        one.answer = answer
+        await one.joined()
+        await turns()
+        count = len(sent(one))
+        client = await here.client(era, "flat")
+        inbox = here.node.approvals.inbox
+        wrong: dict[str, Any] = {"operation": "delete_note", "params": {"noteId": "7"}}
+        for arguments in (wrong, {"operations": [wrong]}, {"operation": "delete_note", "params": 7}):
+            said = await client.result("one__mcp_aql_delete", arguments)
+            envelope = json.loads(said["content"][0]["text"])
+            assert envelope["error"]["code"].startswith("VALIDATION_"), envelope
+            assert not inbox.listed() and len(sent(one)) == count
+        right = {"operation": "delete_note", "params": {"note_id": "7"}}
+        waits = client.client.begin("tools/call", {"name": "one__mcp_aql_delete", "arguments": right})
+        await here.house.until(waits.done)
+        assert len(inbox.listed()) == 1

@@ -306,3 +306,33 @@ async def test_a_server_that_is_started_again_is_explained_as_the_call_finds_it(
         await keeper.stop()
         assert availability().verdict == "refuse"
         assert (await here.client().call("old__echo").message())["error"]["message"] == "tool_degraded"
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@still
+async def test_a_call_that_breaks_its_tools_schema_is_refused_before_anybody_is_asked(tmp_path: Path, era: str) -> None:
+    number = {"type": "object", "properties": {"n": {"type": "integer"}, "on": {"format": "date"}}, "required": ["n"]}
+    tools = [tool("fire", FIRE, inputSchema=number), tool("silent", annotations={}, inputSchema=number)]
+    tools += [tool("look", inputSchema=number), tool("odd", FIRE, inputSchema={"type": 7})]
+    async with house(tmp_path) as here:
+        plant = await here.leaf("plant", tools=tools).joined()
+        client = here.client("safe")
+        if era == "legacy":
+            await client.greet(level=None)
+        inbox = here.node.approvals.inbox
+        for name in ("fire", "silent"):
+            before = len(inbox.listed())
+            for arguments, said in (({}, "/n: it is missing"), ({"n": "x"}, "/n: it is not of type integer")):
+                answer = await client.request("tools/call", {"name": f"plant__{name}", "arguments": arguments})
+                result = answer["result"]
+                assert result["isError"] is True and said in result["content"][0]["text"], answer
+                assert result["_meta"]["dev.interlock/error"]["code"] == "input_invalid"
+                assert ("resultType" in result) is (era == "modern")
+            assert len(inbox.listed()) == before
+        for name, held in (("fire", {"n": 1, "on": "no date"}), ("odd", {"n": "x"})):
+            waits = client.begin("tools/call", {"name": f"plant__{name}", "arguments": held})
+            await here.until(waits.done)
+            assert "confirmation_required" in str(waits.result())
+        assert not [one for one in plant.heard if one.get("method") == "tools/call"]
+        await client.request("tools/call", {"name": "plant__look", "arguments": {"n": "x"}})
+        assert len([one for one in plant.heard if one.get("method") == "tools/call"]) == 1  # its server's to judge

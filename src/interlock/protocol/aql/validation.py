@@ -25,7 +25,7 @@ from interlock.protocol.aql.requests import Request, maybe_duplicate, raw_type
 from interlock.protocol.aql.suggestions import did_you_mean
 from interlock.protocol.aql.tool_operations import json_type
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
-from interlock.protocol.schemas.validators import Compiled, compile_schema, rewritten
+from interlock.protocol.schemas.validators import Compiled, compile_schema, rewritten, without_format
 
 SAFE_INTEGER: Final = 2**53 - 1  # 4.7.3
 ERRORS_READ_MAX: Final = 50  # of one value; the first type fault among them is told first
@@ -266,14 +266,9 @@ def _unsafe_integer(value: Any, operation: Operation) -> Failure | None:
 
 def _schema_of(operation: Operation) -> Any:
     if operation.arguments_schema is not None:
-        return rewritten(operation.arguments_schema, _without_format)
+        return rewritten(operation.arguments_schema, without_format)  # X-14
     types = {declared.name: declared for declared in operation.types}
     return {"type": "object", **_object_schema(operation.parameters, types, 0)}
-
-
-def _without_format(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Formats of servers are annotations, not refusals (X-14)."""
-    return {key: value for key, value in schema.items() if key != "format"} if "format" in schema else schema
 
 
 def _object_schema(fields: tuple[Parameter, ...], types: Mapping[str, TypeDeclaration], depth: int) -> dict[str, Any]:

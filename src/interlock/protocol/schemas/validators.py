@@ -93,6 +93,11 @@ def _without_elsewhere(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return {} if _is_elsewhere(schema.get("$ref")) or _is_elsewhere(schema.get("$dynamicRef")) else schema
 
 
+def without_format(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """For `rewritten`: formats are then annotations, not refusals."""
+    return {key: value for key, value in schema.items() if key != "format"} if "format" in schema else schema
+
+
 def rewritten(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
     """The schema with the change made to it and to every schema in it, from the outside in."""
     if not isinstance(schema, Mapping):

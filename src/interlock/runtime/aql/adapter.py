@@ -12,11 +12,15 @@ from msgspec import Raw
 
 from interlock.config.plan import Plan
 from interlock.protocol.aql.classification import Classified
-from interlock.protocol.aql.envelope import Warn
+from interlock.protocol.aql.envelope import Warn, failed, tool_result
+from interlock.protocol.aql.errors import Failure
 from interlock.protocol.aql.families import LOOP_PROFILE, PROFILES, Endpoints, Mode, Profile, custom_profile
 from interlock.protocol.aql.model import SPEC_VERSION, Operation, TypeDeclaration, reserved_names
 from interlock.protocol.aql.protocol_types import protocol_types
+from interlock.protocol.aql.requests import Batch, Request, read_item, read_request
+from interlock.protocol.aql.validation import Arguments, Validator
 from interlock.protocol.jsonrpc.codec import maybe_string
+from interlock.protocol.mcp.eras import MODERN
 from interlock.runtime.aql.lifted_servers import LiftedServers
 from interlock.runtime.aql.loop_operations import TYPES, LoopOperations
 from interlock.runtime.aql.native_operations import NativeOperations
@@ -25,10 +29,14 @@ from interlock.runtime.aql.tokens import confirmation_tokens, token_lives
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, ViewKey
+from interlock.runtime.calls.check import Refuse
 from interlock.runtime.catalog.catalog import Catalog, Namespace
 from interlock.runtime.catalog.routes import Route
+from interlock.runtime.dispatch.checks.arguments import refuse_input
 from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.links.link import Link
 from interlock.runtime.safety.executions import STDIO
 
 log = logging.getLogger("interlock.aql")
@@ -166,6 +174,28 @@ class AqlAdapter:
         if name is None or self.lifted.operations(route) is not None:
             return None
         return name, self._entry(names, route, name).classification.classified
+
+    def maybe_refusal(self, call: Call, route: Route) -> Refuse | None:
+        """What the AQL server behind a tool would refuse for its parameters, before a person is asked about it."""
+        operations = self.lifted.operations(route)
+        if operations is None:
+            return None
+        aql = self.plan.aql
+        read = read_request(call.params.get("arguments"), aql.limits)
+        for one in map(read_item, read.items) if isinstance(read, Batch) else (read,):
+            wrong: Arguments | Failure | None = one if isinstance(one, Failure) else None
+            if isinstance(one, Request) and one.operation in operations:
+                wrong = Validator(operations[one.operation]).validate(one, strict=aql.strict_mode)
+            if isinstance(wrong, Failure):
+                is_modern = call.caller.era is MODERN
+                return refuse_input(call, tool_result(failed(wrong), is_error=False, is_modern=is_modern))
+        return None
+
+    def look_below(self, link: Link) -> None:
+        """Ask a server that has come for its operations, where calls of them are held: they are then judged first."""
+        routes = self._catalog.tool_routes(link)
+        if any(route.is_held for route in routes):
+            self.lifted.look(routes)
 
     # What introspection shows beside operations
 

@@ -86,7 +86,7 @@ class LiftedServers:
         """Ask the servers among these that look like AQL servers and were not asked yet."""
         found: dict[str, set[Route]] = {}
         for route in routes:
-            if ENDPOINT.fullmatch(route.original):
+            if "mcp_aql" in route.original and ENDPOINT.fullmatch(route.original):
                 found.setdefault(route.link.segment, set()).add(route)
         for segment, several in found.items():
             tools = frozenset(several)

@@ -435,6 +435,11 @@ class Catalog:
     def has_segment(self, segment: str) -> bool:
         return segment in self._link_items
 
+    def tool_routes(self, link: Link) -> tuple[Route, ...]:
+        """Of what it lists, if it is the one that its segment has."""
+        items = self._link_items.get(link.segment)
+        return items.tools if items is not None and items.link is link else ()
+
     def replan(self, plan: Plan) -> None:
         """Other rules for tools: no link's items are good any more; the keepers of the lists stock them again."""
         self._plan = plan

@@ -9,7 +9,7 @@ from interlock.runtime.calls.check import Check
 from interlock.runtime.calls.guard import Guard
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.dispatch.checks.agent import AgentCheck
-from interlock.runtime.dispatch.checks.arguments import ArgumentsCheck
+from interlock.runtime.dispatch.checks.arguments import ArgumentsCheck, OperationRefusal
 from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
 from interlock.runtime.dispatch.checks.budget import BudgetCheck
 from interlock.runtime.dispatch.checks.commit import CommitCheck
@@ -26,12 +26,13 @@ def admission_checks(
     gate: Gate,
     approvers: Approvers,
     current: CurrentPlan,
+    operation_refusal: OperationRefusal,
 ) -> list[Check[Route]]:
     return [
         # 3, the operation of MCP-AQL, is asked by its surfaces; 5, the agent, is on the list while the loop is on.
         route_check,
         # 6, the names registry, is to come.
-        ArgumentsCheck(),
+        ArgumentsCheck(operation_refusal),
         availability,
         BudgetCheck(budgets),
         GateCheck(gate.inbox, approvers, lambda: current.plan.gate),
@@ -46,10 +47,11 @@ def make_guard(
     approvers: Approvers,
     current: CurrentPlan,
     agent: AgentCheck,
+    operation_refusal: OperationRefusal,
 ) -> Guard[Route]:
     """`current`: the configuration as it is now."""
     guard = Guard(
-        admission_checks(route_check, availability, budgets, gate, approvers, current),
+        admission_checks(route_check, availability, budgets, gate, approvers, current, operation_refusal),
         commit=CommitCheck(gate, budgets, agent),
         send=SendCheck(),
         budgets=budgets,

@@ -82,7 +82,16 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         lambda route: aql.lifted_names(route),  # noqa: PLW0108  # it is made below
     )
     agent_check = AgentCheck(safety.watch)
-    guard = make_guard(route_check, availability, budgets, gate, approvals.anchors, stores.current, agent_check)
+    guard = make_guard(
+        route_check,
+        availability,
+        budgets,
+        gate,
+        approvals.anchors,
+        stores.current,
+        agent_check,
+        lambda call, route: aql.maybe_refusal(call, route),  # noqa: PLW0108
+    )
     safety.loop.changed.subscribe(lambda _: guard.watch(is_needed=safety.watch.is_needed))
     redefined = Feed[tuple[ChangedDefinition, ...]]()
     redefined.subscribe(gate.definitions_changed)
@@ -177,6 +186,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             stores.recorder,
             clock,
             keeps_degraded=plan.degraded.enabled,
+            on_ready=aql.look_below,
         ),
         native_operations=native,
         loop_operations=loop_operations,

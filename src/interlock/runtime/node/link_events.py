@@ -1,6 +1,7 @@
 """What links say and clients are to hear: the node's LinkEvents, which keepers pass on to."""
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Raw
@@ -11,7 +12,7 @@ from interlock.protocol.mcp.methods import ROOTS_LIST
 from interlock.protocol.mcp.roots import HeldRoots
 from interlock.runtime.audience import Audience
 from interlock.runtime.base.clock import Clock, rfc3339
-from interlock.runtime.base.link_state import AWAY
+from interlock.runtime.base.link_state import AWAY, LinkState
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.calls.caller import Asking, Caller
@@ -36,8 +37,10 @@ class NodeLinkEvents(LinkEvents):
         clock: Clock,
         *,
         keeps_degraded: bool,
+        on_ready: Callable[[Link], None],
     ) -> None:
         """`keeps_degraded`: what a lost server listed stays listed for a while (degraded.enabled)."""
+        self._on_ready = on_ready
         self._catalog = catalog
         self._audience = audience
         self._budgets = budgets
@@ -56,6 +59,8 @@ class NodeLinkEvents(LinkEvents):
         log.info("link %s: %s%s", link.segment, link.standing.state.value, because)
         if link.standing.state in AWAY and self._keeps_degraded:
             self._catalog.degrade(link)
+        if link.standing.state is LinkState.READY:
+            self._on_ready(link)
 
     def on_resource_updated(self, link: ConnectedLink, params: Raw) -> None:
         self._audience.resource_updated(link, params, self._catalog.namespace.show_uri)
