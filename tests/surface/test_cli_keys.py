@@ -145,14 +145,14 @@ def typed(interlock: Interlock, *arguments: str, words: tuple[str, ...]) -> tupl
 
 
 def test_at_a_terminal_a_new_passphrase_is_typed_twice_and_not_shown(interlock: Interlock, keys: Path) -> None:
-    code, said = typed(interlock, "access", "key", "ada", words=("one", "other"))
+    code, said = typed(interlock, "access", "key", "ada", words=("one of them", "the other"))
     assert code == 1
     assert "not the same" in said
     assert not keys.exists()
-    code, said = typed(interlock, "access", "key", "ada", words=("s3cret", "s3cret"))
+    code, said = typed(interlock, "access", "key", "ada", words=("s3cret s3cret", "s3cret s3cret"))
     assert code == 0
     assert "s3cret" not in said
-    assert private(keys / "ada.key", "s3cret")
+    assert private(keys / "ada.key", "s3cret s3cret")
 
 
 def test_whoever_ends_the_input_instead_of_typing_makes_nothing(interlock: Interlock, keys: Path) -> None:
@@ -217,6 +217,15 @@ def test_a_key_that_others_may_read_or_with_another_passphrase_is_not_used(inlin
     (keys / "ada.key").chmod(0o600)
     with pytest.raises(PassphraseWrong, match="has no passphrase"):
         read_signing_key(keys / "ada.key", b"x")
+
+
+@pytest.mark.parametrize("verb", [("init", "--key", "ada"), ("access", "key", "ada")])
+def test_a_new_key_takes_no_passphrase_that_is_soon_guessed(inline: Inline, keys: Path, verb: tuple[str, ...]) -> None:
+    done = inline(*verb, INTERLOCK_PASSPHRASE="ä" * 7)
+    assert (done.code, done.out) == (1, "")
+    assert "at least 8 characters; nothing was made" in done.err
+    assert "--no-passphrase" in done.err
+    assert not keys.exists() and not Path("interlock.toml").exists()
 
 
 @pytest.mark.usefixtures("quick")

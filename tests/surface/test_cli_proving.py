@@ -142,18 +142,18 @@ def test_a_key_with_a_passphrase_signs_only_with_it(
     inline: Inline, monkeypatch: pytest.MonkeyPatch, interlock: Interlock
 ) -> None:
     monkeypatch.setattr(sealing, "SCRYPT_N", 2**4)
-    inline("access", "key", "ada", INTERLOCK_PASSPHRASE="horse")
+    inline("access", "key", "ada", INTERLOCK_PASSPHRASE="a grey horse")
     with pytest.raises(Refused) as nobody:
         sign(shown())
     assert nobody.value.error == "passphrase_needed"
-    monkeypatch.setenv("INTERLOCK_PASSPHRASE", "house")
+    monkeypatch.setenv("INTERLOCK_PASSPHRASE", "a grey house")
     with pytest.raises(Refused) as wrong:
         sign(shown())
     assert wrong.value.error == "key_unusable" and "passphrase" in wrong.value.message
-    monkeypatch.setenv("INTERLOCK_PASSPHRASE", "horse")
+    monkeypatch.setenv("INTERLOCK_PASSPHRASE", "a grey horse")
     assert sign(shown())["type"] == "operator_signature"
     path = interlock.folder / ".config" / "interlock" / "keys" / "ada.key"
-    assert load_pem_private_key(path.read_bytes(), b"horse")
+    assert load_pem_private_key(path.read_bytes(), b"a grey horse")
 
 
 def test_the_one_key_there_is_signs_and_of_several_one_is_chosen(inline: Inline) -> None:

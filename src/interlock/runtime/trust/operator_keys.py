@@ -13,7 +13,14 @@ from typing import Final
 
 import msgspec
 
-from interlock.keys.operator_keys import KEY_NAME, KeyExists, key_names, make_key, public_text
+from interlock.keys.operator_keys import (
+    KEY_NAME,
+    PASSPHRASE_CHARS_MIN,
+    KeyExists,
+    key_names,
+    make_key,
+    public_text,
+)
 from interlock.protocol.ax.confirmation.jws_proof import TYP, Asked, claims_of, invalid
 from interlock.protocol.jose.jwks import thumbprint
 from interlock.protocol.jose.public_key import BadKey, read_key_untrusted
@@ -28,7 +35,6 @@ SHARED_TRIES: Final = 20  # of all callers together who never knew a passphrase
 CALLERS_MAX: Final = 256  # that are remembered; the oldest is forgotten
 WAIT_S: Final = 5.0  # after the first wrong passphrase that is not free; doubled with each
 WAIT_S_MAX: Final = 300.0
-PASSPHRASE_CHARS_MIN: Final = 8
 
 
 class TooOften(msgspec.Struct, frozen=True):

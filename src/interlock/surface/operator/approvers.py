@@ -9,6 +9,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from interlock.keys.operator_keys import PASSPHRASE_CHARS_MIN
 from interlock.operator_api.approvals import Approval
 from interlock.operator_api.approvers import Approvers, PasskeyOffer, SignedProof
 from interlock.operator_api.requests import EnrolPasskey, InvitePasskey, MakeKey, SignApproval
@@ -166,7 +167,8 @@ def _first() -> str:
         " The setup code stands on the terminal of the node (interlock serve): no agent can do this for you.</p>"
         '<form id="first" class="stack">'
         '<label>Your name<br><input name="name" required maxlength="63" value="operator"></label>'
-        '<label>A new passphrase<br><input name="passphrase" type="password" required minlength="8"'
+        '<label>A new passphrase<br><input name="passphrase" type="password" required'
+        f' minlength="{PASSPHRASE_CHARS_MIN}"'
         ' autocomplete="new-password"></label>'
         '<label>Once more<br><input name="again" type="password" required autocomplete="new-password"></label>'
         '<label>Setup code<br><input name="code" required autocomplete="off"></label>'

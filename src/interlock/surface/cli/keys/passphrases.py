@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from interlock.keys.operator_keys import PASSPHRASE_CHARS_MIN
 from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 VARIABLE = "INTERLOCK_PASSPHRASE"
@@ -53,17 +54,29 @@ def read_passphrase(name: str, descriptor: int | None) -> bytes:
 
 
 def choose_passphrase(name: str, descriptor: int | None) -> bytes:
+    """For a new key, which may be tried at leisure by whoever copies its file: a short one is refused."""
     given = maybe_given(descriptor)
     if given is not None:
-        return given
+        return _long_enough(given)
     if not can_ask():
         raise Refused(
             "passphrase_needed", f"the key {name} needs a passphrase, and there is no terminal to type it on", hint=_HOW
         )
-    typed = _check(_prompt(f"passphrase for the new key {name}: "))
+    chars = f"at least {PASSPHRASE_CHARS_MIN} characters"
+    typed = _long_enough(_check(_prompt(f"passphrase for the new key {name} ({chars}): ")))
     if _prompt("once more: ") != typed:
         raise Refused("bad_passphrase", "the two are not the same; nothing was made")
     return typed
+
+
+def _long_enough(passphrase: bytes) -> bytes:
+    if len(passphrase.decode("utf-8", "surrogateescape")) < PASSPHRASE_CHARS_MIN:
+        raise Refused(
+            "bad_passphrase",
+            f"the passphrase of a new key has at least {PASSPHRASE_CHARS_MIN} characters; nothing was made",
+            hint="several words are easy to type; --no-passphrase makes a key that every program here can use",
+        )
+    return passphrase
 
 
 _HOW = f"{VARIABLE} or --passphrase-fd supplies it"
