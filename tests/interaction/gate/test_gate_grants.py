@@ -96,6 +96,37 @@ def shown(node: RunningNode, grant: Mapping[str, Any]) -> Any:
     return node.admin(f"/admin/grants/{grant['terms']['id']}")
 
 
+def test_what_waits_is_approved_with_the_grant_that_covers_it(node: RunningNode, diary: Diary, client: Client) -> None:
+    waited = [client.held(FIRE, {"waits": number})["confirmation_id"] for number in (1, 2, 3)]
+    grant = granted(node, [{"at": "/waits", "kind": "range", "value": [0, 2]}], calls=2)
+    assert sorted(grant["approvals"]) == sorted(waited[:2]) and grant["used"] == 0
+    found = [node.admin(f"/approvals/{id}") for id in waited]
+    assert [one["status"] for one in found] == ["approved", "approved", "pending"]
+    assert found[0]["decision"]["by"] == f"grant:{grant['terms']['id']}"
+    before = len(diary)
+    assert ran(client.call(FIRE, {"waits": 1}))
+    wait_for(lambda: node.admin(f"/approvals/{waited[0]}")["status"] == "done")
+    assert (shown(node, grant)["used"], len(diary)) == (1, before + 1)
+    revoked = node.admin(f"/admin/grants/{grant['terms']['id']}/revoke", "POST")
+    assert revoked["state"] == "over"
+    again = client.held(FIRE, {"waits": 2})  # the grant approved it, and is over
+    assert again["confirmation_id"] != waited[1]
+    assert node.admin(f"/approvals/{waited[1]}")["status"] == "void"
+    for id in (again["confirmation_id"], waited[2]):
+        deny(node, {"confirmation_id": id})
+
+
+def test_a_call_that_waits_is_released_by_the_command_that_signs(
+    node: RunningNode, client: Client, operator: Operator
+) -> None:
+    held = client.held(FIRE, {"released": 1})["confirmation_id"]
+    words = ("approve", held[:8], "--standing", "--yes", "--key", "ada", "--calls", "1")
+    said = node.cli(*words, env=operator.env)
+    assert "approved with it: 1 waiting call, which local makes again" in said.stdout, said
+    assert node.admin("/approvals")["approvals"] == []
+    assert ran(client.call(FIRE, {"released": 1}))
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_a_grant_from_a_held_call_covers_it_and_calls_like_it(node: RunningNode, diary: Diary, era: str) -> None:
     path = f"/srv/{era}/a"

@@ -179,7 +179,7 @@ class Gate:
             return _RELISTING  # said meanwhile: no person is asked a second time
         for _ in range(LOOKS_MAX):
             known = self._find(call, hold)
-            near = self._granted.release(hold, known) if known is None or known.status is Status.PENDING else ""
+            near = self._granted.release(hold, known) if self._may_be_granted(known) else ""
             if isinstance(near, Release):
                 return near
             found = known or await self.inbox.raise_(draft_question(self.inbox, call, hold))
@@ -200,6 +200,11 @@ class Gate:
         if is_open(hold.route):
             return self.inbox.find_definition(hold.route.qualified, hold.route.digest)
         return self.inbox.find(hold.requester, hold.digest)
+
+    def _may_be_granted(self, known: Approval | None) -> bool:
+        if known is None or known.status is Status.PENDING:
+            return True
+        return known.status is Status.APPROVED and self._granted.is_granted(known)
 
     def _is_still_good(self, approval: Approval) -> bool:
         """An anchor that is gone, or no longer answers for this tool, has released nothing."""

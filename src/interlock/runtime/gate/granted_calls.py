@@ -8,14 +8,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from interlock.protocol.approvals.approval import Approval, Decision, What
-from interlock.protocol.approvals.standing_grant import KIND
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, What
+from interlock.protocol.approvals.argument_rules import maybe_violation
+from interlock.protocol.approvals.standing_grant import KIND, StandingGrant
 from interlock.protocol.ax.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.runtime.approvals.inbox import Inbox
-from interlock.runtime.approvals.standing_grants import DECIDED_BY, StandingGrants, Uncovered
+from interlock.runtime.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, Uncovered
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.check import Release
 from interlock.runtime.gate.hold import GateHold, may_be_granted
@@ -32,7 +33,7 @@ class GrantedCalls:
     def release(self, hold: GateHold, waiting: Approval | None) -> Release | str:
         """The release of a call that a grant covers, or why none does; empty where there is none for its caller.
 
-        `waiting`: the approval that the call waits for already.
+        `waiting`: the approval that the call waits for already, or that a grant has approved.
         """
         route = hold.route
         if not may_be_granted(route) or not self._grants.has_any(route.qualified, hold.requester):
@@ -56,17 +57,49 @@ class GrantedCalls:
         used = await self._grants.use(grant_id)
         if isinstance(used, Fault):
             return used
-        proof = replace(used.proof, type=KIND, jti=grant_id)
-        decision = Decision(what=What.APPROVED, by=f"{DECIDED_BY}{grant_id}", at=self._clock.wall(), proof=proof)
+        decision = _decision(used, self._clock.wall())
         if release.approval_id:
-            decided = await self._inbox.decide(release.approval_id, decision)
-            if not isinstance(decided, Fault):
-                return await self._inbox.use(decided.id)
-            if decided.code not in _TAKEN:  # somebody has said no meanwhile
-                return decided
+            taken = await self._take(release.approval_id, decision)
+            if not isinstance(taken, Fault) or taken.code not in _TAKEN:  # somebody may have said no meanwhile
+                return taken
         return await self._inbox.raise_used(question, decision)
 
+    async def _take(self, approval_id: str, decision: Decision) -> Approval | Fault:
+        approval = self._inbox.get(approval_id)
+        if approval is None or not self.is_granted(approval):
+            decided = await self._inbox.decide(approval_id, decision)
+            if isinstance(decided, Fault):
+                return decided
+        return await self._inbox.use(approval_id)
+
     def is_granted(self, approval: Approval) -> bool:
-        """Whether a grant approved it: for the call that was counted, and for no other."""
+        """Whether a grant approved it: each call under it is counted, and the grant may be over by then."""
         proof = approval.decision.proof if approval.decision is not None else None
         return proof is not None and proof.type == KIND
+
+
+async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None:
+    """Approves the held calls that a grant covers when it is signed: nobody has to say yes to them once more. A use is
+    counted when a call is made again, as for every call under the grant."""
+    grant = signed.grant
+    for one in _covered(grant, inbox.waiting(Kind.CALL))[: grant.calls]:
+        await inbox.decide(one.id, _decision(signed, now))
+
+
+def _covered(grant: StandingGrant, waiting: list[Approval]) -> list[Approval]:
+    found = []
+    for one in waiting:
+        if (one.tool, one.tool_digest, one.requested_by) != (grant.tool, grant.tool_digest, grant.who):
+            continue
+        try:
+            said = read_untrusted(bytes(one.params or RAW_EMPTY))
+        except AmbiguousJson:
+            continue
+        if isinstance(said, dict) and maybe_violation(grant.rules, said) is None:
+            found.append(one)
+    return found
+
+
+def _decision(signed: StoredGrant, now: float) -> Decision:
+    proof = replace(signed.proof, type=KIND, jti=signed.grant.id)
+    return Decision(what=What.APPROVED, by=f"{DECIDED_BY}{signed.grant.id}", at=now, proof=proof)

@@ -27,6 +27,7 @@ from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
 from interlock.runtime.catalog.routes import Route
+from interlock.runtime.gate.granted_calls import approve_waiting
 from interlock.runtime.gate.hold import may_be_granted
 from interlock.runtime.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.runtime.trust.passkeys import PasskeyService
@@ -114,7 +115,10 @@ class GrantOperations:
         if route.digest != grant.tool_digest:
             raise Refused("changed", "the tool is defined otherwise by now; draft the grant again")
         stored = await self._grants.sign(grant, proof, by=by)
-        return stored if isinstance(stored, Fault) else self._shown(stored)
+        if isinstance(stored, Fault):
+            return stored
+        await approve_waiting(stored, self._inbox, self._clock.wall())
+        return self._shown(stored)
 
     async def revoke(self, reference: str, *, by: str) -> Grant | Fault:
         """Raises NotFound, Refused."""

@@ -9,7 +9,7 @@ from interlock.surface.cli.grant_options import with_proposed
 from interlock.surface.cli.keys.passphrases import can_ask
 from interlock.surface.cli.keys.sign_decision import prove_grant
 from interlock.surface.cli.terminal.errors import Refused, Waits
-from interlock.surface.cli.terminal.text import one_line
+from interlock.surface.cli.terminal.text import count, one_line
 
 
 def draft_from_call(invocation: Invocation, wanted: DraftGrant, given: list[GrantRule]) -> GrantDraft:
@@ -45,6 +45,9 @@ def sign_drafted(
         return
     signed = done.as_(Grant)
     out.line(f"signed: {signed.terms.id[:8]}; interlock grants revoke {signed.terms.id[:8]} ends it at any time")
+    if signed.approvals:
+        waiting = count(len(signed.approvals), "waiting call")
+        out.line(f"approved with it: {waiting}, which {one_line(signed.terms.who)} makes again")
 
 
 def grant_lines(words: tuple[str, ...]) -> list[str]:
