@@ -34,7 +34,7 @@ $(VENV)/.dev: $(VENV)/.product
 	@cp -R examples/tree/. .run/tree
 
 run: $(VENV)/.product .run/tree/interlock.toml
-	@$(BIN)/interlock serve --config .run/tree/interlock.toml $(ARGS)
+	@./interlock serve $(ARGS)
 
 # A browser for the tests of pages, where packages can be installed; elsewhere they are skipped, and say so.
 $(VENV)/.browser: $(VENV)/.dev

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -35,7 +34,7 @@ UNREACHABLE = {
     "npm_config_fetch_retries": "0",
 }
 SETUP_CODE = re.compile(r"first approver: (\S+)")
-NOT_RUN = ("npx ", "interlock status --watch")  # a download, and what does not end
+NOT_RUN = ("npx ", "./interlock status --watch")  # a download, and what does not end
 
 
 def blocks(heading: str) -> list[str]:
@@ -64,7 +63,7 @@ class Checkout:
             if name.is_file() and not name.is_relative_to(ROOT / "tests"):
                 target = self.folder / name.relative_to(ROOT)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(name, target)
+                shutil.copy(name, target)  # with its mode: ./interlock is a program
         self.git("init", "-q")
         self.git("add", "-A")
         self.git("-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-qm", "clone")
@@ -137,17 +136,15 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
 def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(checkout: Checkout) -> None:
     walk = [commands(block) for block in (*blocks("Two commands"), *blocks("Approve what cannot be undone"))]
     steps = [step for one in walk if one for step in one]
-    (exported, _), *rest = [step for step in steps if not step[0].startswith(NOT_RUN)]
-    assert exported.startswith("export PATH=")
-    wait_for(lambda: "greenhouse" in checkout.shell(f"{exported}; interlock tools list").stdout, 30)
+    rest = [step for step in steps if not step[0].startswith(NOT_RUN)]
+    wait_for(lambda: "greenhouse" in checkout.shell("./interlock tools list").stdout, 30)
     ran = []
     for command, printed in rest:
-        if command.startswith("interlock approve ID"):
+        if command.startswith("./interlock approve ID"):
             kind = "enrolment" if "--code" in command else "call"
-            asked = f"{exported}; interlock approvals --json"
-            id = wait_for(lambda asked=asked, kind=kind: _maybe_id(json.loads(checkout.shell(asked).stdout), kind))
+            id = wait_for(lambda kind=kind: _maybe_id(checkout.shell("./interlock approvals --json").stdout, kind))
             command = command.replace("ID", f"{id} --yes", 1).replace("CODE", checkout.setup_code)
-        done = checkout.shell(f"{exported}; {command}")
+        done = checkout.shell(command)
         said = (done.stdout + done.stderr).splitlines()
         assert done.returncode == (3 if printed and printed[0].startswith("Nothing was executed") else 0), said
         for line, expected in zip(said, printed, strict=False):
@@ -159,7 +156,19 @@ def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(c
     assert checkout.git("status", "--porcelain") == ""
 
 
-def _maybe_id(answer: Any, kind: str) -> str | None:
+def test_what_make_run_prints_can_be_pasted_in_the_same_folder(checkout: Checkout) -> None:
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", checkout.printed)
+    named = set(re.findall(r"(\S*interlock (?!http)[a-z]+(?: --?[a-z]\S*)*)", printed))
+    assert named and all(command.startswith("./interlock ") for command in named), named
+    assert {"./interlock open", "./interlock status --watch", "./interlock init"} <= named
+    done = checkout.shell("BROWSER=/bin/false ./interlock open --json")
+    assert done.returncode == 0, done.stderr
+    other = checkout.shell("./interlock serve")
+    assert "./interlock status shows it" in other.stderr, other.stderr
+
+
+def _maybe_id(printed: str, kind: str) -> str | None:
+    answer = json.loads(printed)
     listed = answer["approvals"] if isinstance(answer, dict) else answer
     return next((str(one["id"]) for one in listed if one["kind"] == kind), None)
 
@@ -182,6 +191,7 @@ def test_the_tree_is_drawn_as_the_readme_shows_it(checkout: Checkout) -> None:
     raw["gate"]["without_approver"], raw["approvals"]["waiting"] = 4, 0
     status = msgspec.convert(raw, Status)
     drawn = [line.plain.rstrip() for line in tree_lines(status, width=110, now=datetime.now(UTC))]
+    drawn = [line.replace(" interlock ", " ./interlock ") for line in drawn]  # as the script is typed
     (block,) = (each for each in blocks("Two commands") if each.startswith("default"))
     assert drawn == block.splitlines()
 

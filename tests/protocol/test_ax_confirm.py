@@ -234,10 +234,10 @@ def test_the_text_says_that_nothing_ran_and_what_to_do() -> None:
     assert "make exactly the same call again" in text
 
 
-def test_where_nobody_may_confirm_the_text_names_the_command_that_makes_a_key() -> None:
+def test_where_nobody_may_confirm_the_text_names_the_command_that_says_what_is_missing() -> None:
     text = result(has_approvers=False)["content"][0]["text"]
     assert text.startswith("Nothing was executed.")
-    assert "interlock init" in text
+    assert "interlock status" in text
     assert "interlock approve" not in text
 
 

@@ -105,7 +105,7 @@ def test_the_preview_shows_every_character_of_the_arguments_and_hides_none(
 
 def test_where_nobody_could_approve_the_preview_says_what_to_do(inline: Inline, inbox: FakeApprovals) -> None:
     inbox.all[0]["approvers"] = []
-    assert "no one yet: interlock init" in inline("approvals", "show", "3f9c").out
+    assert "no one yet: interlock status says what to do" in inline("approvals", "show", "3f9c").out
 
 
 def test_a_changed_definition_is_shown_as_what_changed(inline: Inline, inbox: FakeApprovals) -> None:

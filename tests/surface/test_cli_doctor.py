@@ -133,7 +133,13 @@ def test_another_interlock_on_the_port_is_recognised_at_both_endpoints(place: Pl
         ]
         refused = place.interlock("serve")
         assert refused.code == 1
-        assert "another Interlock node listens there" in refused.err
+        assert f"another Interlock node listens on 127.0.0.1:{public} and 127.0.0.1:{operator}" in refused.err
+        beside = refused.err.partition("start this one beside it: ")[2]
+        variables = dict(word.split("=", 1) for word in beside.split() if "=" in word)
+        assert beside.split()[-2:] == ["interlock", "serve"]
+        with place.interlock.start("serve", "--json", **variables) as started:
+            node = json.loads(started.next_line())["node"]
+        assert [node[key].partition("//")[2].strip("/") for key in ("url", "operator_url")] == list(variables.values())
 
 
 def test_open_files_are_found_and_closed(place: Place) -> None:

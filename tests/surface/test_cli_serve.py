@@ -167,7 +167,8 @@ def test_an_address_that_is_taken_is_refused_with_what_to_change(interlock: Inte
         done = interlock("serve", INTERLOCK_NODE__LISTEN=address)
     assert (done.code, done.out) == (1, "")
     assert address in done.err
-    assert "node.listen" in done.err
+    assert "another program listens on" in done.err
+    assert re.search(r"INTERLOCK_NODE__LISTEN=\S+ INTERLOCK_NODE__OPERATOR_LISTEN=\S+ interlock serve$", done.err)
 
 
 def test_only_an_existing_segment_can_be_served_alone(inline: Inline, interlock: Interlock) -> None:

@@ -72,7 +72,6 @@ ELSEWHERE = {
     "add": "tests/surface/test_cli_add.py",
     "import": "tests/surface/test_cli_import.py",
     "init": "test_init_where_nothing_is",
-    "init --passkey": "tests/interaction/gate/test_gate_browser.py",
     "access passkey": "tests/interaction/gate/test_gate_browser.py",
     "approve --class": "tests/interaction/gate/test_gate_definitions.py",
     "approve --code": "tests/interaction/console/test_first_visit.py",

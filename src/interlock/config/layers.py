@@ -19,7 +19,7 @@ from interlock.config.toml_text import KeyPath, key_lines, line_of, toml_text
 FILE_BYTES_MAX: Final = 1024 * 1024  # a thousand servers take a tenth of it
 KEY_PARTS_MAX: Final = 64  # tomllib's time grows with the square of the parts of a dotted key
 PREFIX: Final = "INTERLOCK_"
-_NOT_SETTINGS: Final = frozenset(("CONFIG", "URL", "TOKEN"))  # read by the commands
+_NOT_SETTINGS: Final = frozenset(("CONFIG", "URL", "TOKEN", "PROGRAM"))  # read by the commands
 # Names that MCP-AQL gives to variables, and the keys they set.
 _OF_AQL: Final[dict[str, KeyPath]] = {
     "MCPAQL_SAFETY_LOOP": ("safety", "mode"),

@@ -13,7 +13,7 @@ KeyKind = Literal["ed25519", "es256"]
 
 KEY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)  # as an [[anchor]] may be called
 PUBLIC_BYTES_MAX: Final = 4096
-PASSPHRASE_CHARS_MIN: Final = 8  # of a new key: whoever can read its file can try any number of them
+PASSPHRASE_CHARS_MIN: Final = 8  # of a new key: a program that reads its file can try any number of them
 
 
 class KeyExists(Exception):

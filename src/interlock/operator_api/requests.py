@@ -138,6 +138,7 @@ class DecideApprovalForm(Decide, frozen=True, kw_only=True):
     """A decision on an approval, as the page sends it."""
 
     proof: Annotated[str | None, Meta(description="The proof as text.")] = None
+    code: Annotated[str | None, Meta(description="The setup code, for the first approver.")] = None
     folded: Annotated[
         Literal["yes"] | None, Meta(description="yes: also what the page folded, and did not show in full.")
     ] = None

@@ -23,8 +23,8 @@ from playwright.sync_api import Error as PlaywrightError
 from tests import preloaded
 from tests.interaction import intervals
 from tests.interaction.console.conftest import Passkey
-from tests.interaction.gate.held import GATED, Client, Diary, served
-from tests.interaction.harness import SOONER, RunningNode, _ask_status, write_config
+from tests.interaction.gate.held import BOB, GATED, Client, Diary, anchor, served
+from tests.interaction.harness import SOONER, RunningNode, _ask_status, wait_for, write_config
 
 PASSPHRASE = "correct horse"
 WITHIN_S = 30.0
@@ -115,6 +115,23 @@ def test_a_link_logs_one_browser_in_and_is_refused_the_second_time(visit: Visit,
         page = other.new_page()
         page.goto(url)
         expect(page.locator("#told")).to_contain_text("You are not logged in: this link was used")
+
+
+def test_a_configured_key_that_waits_is_enrolled_with_the_code(visit: Visit) -> None:
+    before = visit.node.config.read_text()
+    visit.node.config.write_text(before + anchor("bob", BOB, "*"))
+    id = wait_for(lambda: visit.approvers().get("bob", {}).get("approval_id"))
+    page = visit.page
+    visit.go("/approvers")
+    page.click("text=enrol it")
+    expect(page.locator("#bycode")).to_contain_text("Setup code")
+    assert page.url.endswith(f"/approvals/{id}")
+    page.fill("#bycode [name=code]", "AAAA-AAAA")
+    page.click("#bycode button")
+    expect(page.locator("body")).to_contain_text("the setup code is another")
+    visit.go("/")
+    visit.node.config.write_text(before)
+    wait_for(lambda: visit.approvers() == {})
 
 
 def test_the_first_approver_takes_the_code_of_the_terminal(visit: Visit) -> None:

@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 from tests.interaction.gate.held import (
+    ADA,
     ANCHORED,
     ERAS,
     GATED,
     MARK,
     Client,
     Diary,
+    anchor,
     approve,
     deny,
     gated_node,
     proof,
     token,
 )
-from tests.interaction.harness import KNOWS_AX, RunningNode
+from tests.interaction.harness import KNOWS_AX, RunningNode, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -227,8 +229,6 @@ def test_a_changed_definition_voids_what_was_asked(tmp_path: Path) -> None:
         def is_void() -> bool:
             return bool(client.confirm(pending, proof(pending))["error"]["code"] == 32124)
 
-        from tests.interaction.harness import wait_for
-
         wait_for(is_void)
         assert client.held("plant.fire", {"n": 2})["confirmation_id"] != approved["confirmation_id"]
         assert not diary.read("fire")
@@ -264,14 +264,23 @@ def test_without_anybody_who_may_approve_calls_are_held_and_the_way_out_is_named
     with gated_node(tmp_path / "node", diary, GATED) as node, Client(node) as client:
         result = client.call("plant.fire")
         assert result["_meta"][MARK]["status"] == "confirmation_required"
-        assert "interlock init" in result["content"][0]["text"]
-        said = " ".join(node.cli("status").stdout.split())
-        assert "no one can approve them: interlock init makes a key" in said
+        assert "`interlock status` tells its operator" in result["content"][0]["text"]
+
+        def said() -> str:
+            return " ".join(node.cli("status").stdout.split())
+
+        assert "no one can approve them: interlock init makes a key" in said()
         gate = node.admin("/admin/status")["gate"]
         assert (gate["mode"], gate["without_approver"]) == ("gated", gate["tools"])
         assert gate["tools"] > gate["unclassified"] == 1
         demand = result["_meta"][MARK]
         assert client.confirm(demand, proof(demand))["error"]["code"] == 32123
+        node.config.write_text(node.config.read_text() + anchor("ada", ADA, "*"))
+        (waiting,) = wait_for(lambda: node.admin("/approvals?kind=enrolment")["approvals"])
+        step = f"interlock approve {waiting['id'][:8]} --code CODE enrols ada, with the setup code on the terminal"
+        assert f"no one can approve them: {step}" in said()
+        assert f"interlock approve {waiting['id'][:8]} --code CODE" in node.cli("doctor").stdout
+        assert step in " ".join(node.cli("approve", demand["confirmation_id"]).stderr.split())
         assert not diary.read("fire")
 
 

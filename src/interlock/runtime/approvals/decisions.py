@@ -197,7 +197,7 @@ class DecisionService:
         if proof is None:
             return invalid("proof_required", f"an approval needs a proof: interlock approve {approval.id} makes one")
         if self._judge is None:
-            return invalid("no_anchor", "no [[anchor]] is configured whose proofs would count: see interlock init")
+            return invalid("no_anchor", "no one may approve here yet: interlock status says what to do")
         return await self._judge.judge(self._proof_request(approval, answer), proof)
 
     async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:

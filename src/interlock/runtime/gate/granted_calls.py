@@ -79,7 +79,7 @@ class GrantedCalls:
 
 
 async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None:
-    """Approves the held calls that a grant covers when it is signed: nobody has to say yes to them once more. A use is
+    """Approves the held calls that a grant covers when it is signed, so that no person is asked once more. A use is
     counted when a call is made again, as for every call under the grant."""
     grant = signed.grant
     for one in _covered(grant, inbox.waiting(Kind.CALL))[: grant.calls]:

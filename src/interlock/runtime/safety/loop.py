@@ -174,7 +174,7 @@ class SafetyLoop:
             for block in self.blocks.of_principal(owner[0]):  # another name would be a way around it (8.8.3)
                 raise OperationFailed(await self._blocked(block))
         if self.is_enforcing and not self._has_channel(name):  # AQL-8.8.2-3
-            detail = "no channel could show a verification code to an operator: see interlock init"
+            detail = "no channel could show a verification code to an operator: interlock status says who may approve"
             raise OperationFailed(permission_denied("no_verification_channel", detail=detail))
         async with self._lock(agent):
             await self._supersede(owner, agent)

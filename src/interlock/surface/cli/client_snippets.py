@@ -15,13 +15,16 @@ INSPECTOR: Final = "npx @modelcontextprotocol/inspector"
 INSPECTOR_2: Final = "npx -y -p node@22 -p @modelcontextprotocol/inspector@2 mcp-inspector"
 
 
-def ways_to_connect(url: str, *, config: str | None, data: str | None, needs_token: bool) -> list[tuple[str, str]]:
-    """(title, text) for each client; the text can be copied whole."""
+def ways_to_connect(
+    url: str, *, config: str | None, data: str | None, token_command: str | None
+) -> list[tuple[str, str]]:
+    """(title, text) for each client; the text can be copied whole. `token_command`: what makes the token it needs."""
+    needs_token = token_command is not None
     ways = []
     header, inspector = "", INSPECTOR
     if needs_token:
         inspector = INSPECTOR_2
-        ways.append(("A token first", "export INTERLOCK_TOKEN=$(interlock access token --for client --name me)"))
+        ways.append(("A token first", f"export INTERLOCK_TOKEN=$({token_command})"))
         header = ' --header "Authorization: Bearer $INTERLOCK_TOKEN"'
     where = shlex.quote(url)
     ways += [
@@ -44,12 +47,6 @@ def stdio_command(config: str | None, data: str | None, *, only: str | None = No
     if data is not None:
         command += ["--data", str(Path(data).absolute())]
     return command if only is None else [*command, "--only", only]
-
-
-def open_command(config: str | None, data: str | None) -> str:
-    """What opens the console of this node in a browser."""
-    named = [*(("--config", config) if config else ()), *(("--data", data) if data else ())]
-    return shlex.join(["interlock", "open", *named])
 
 
 def _desktop_entry(config: str | None, data: str | None) -> str:

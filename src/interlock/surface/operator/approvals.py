@@ -216,7 +216,9 @@ ENDPOINTS = (
 
 def _from_form(form: DecideApprovalForm) -> DecideApproval:
     proof = Raw(msgspec.json.encode(form.proof.strip())) if form.proof is not None else UNSET
-    return DecideApproval(decision=form.decision, reason=form.reason, tool_class=form.tool_class, proof=proof)
+    return DecideApproval(
+        decision=form.decision, reason=form.reason, tool_class=form.tool_class, proof=proof, code=form.code
+    )
 
 
 async def _record_decision(approvals: ApprovalViews, id: str, wanted: DecideApproval, by: str) -> Approval | Fault:

@@ -227,8 +227,17 @@ def _standing(one: Approval) -> str:
 
 def _by_key(one: Approval, action: str, hidden: str) -> str:
     """The form that signs with the operator key of the node's machine, or takes the setup code for the first key."""
+    if not one.approvers and one.kind == "enrolment":
+        return (
+            "<p>It would be the first that may approve: that takes the setup code on the terminal of the node"
+            " (interlock serve), which no agent sees.</p>"
+            f'<form method="post" action="{action}" id="bycode" class="bar">'
+            f'<input type="hidden" name="decision" value="approve">{hidden}'
+            '<label>Setup code<br><input name="code" required autocomplete="off"></label>'
+            '<button class="go fixed">Enrol it</button></form>'
+        )
     if not one.approvers:
-        return '<p class="told">No one may approve this yet: <a href="/approvers">make your operator key</a> first.</p>'
+        return '<p class="told">No one may approve this yet: <a href="/approvers">become an approver</a> first.</p>'
     if not one.signing_keys:
         return ""
     options = "".join(f"<option>{text(name)}</option>" for name in one.signing_keys)
@@ -277,7 +286,7 @@ def _time_left(one: ApprovalSummary) -> str:
 def _approvers(one: Approval) -> str:
     if one.requires != "proof":
         return "an operator"
-    return ", ".join(one.approvers) or "no one yet: interlock init makes a key"
+    return ", ".join(one.approvers) or "no one yet"
 
 
 def _capability(capability: dict[str, Any] | None) -> str:

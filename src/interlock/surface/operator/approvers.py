@@ -81,7 +81,7 @@ async def visit_approvers(exchange: OperatorExchange[None]) -> Response:
     table = f'<table class="list"><tr><th>Name<th>Kind<th>Approves<th>Enrolled by</tr>{rows}</table>' if rows else ""
     body = (
         f'<main id="approvers"><h1>Who may approve</h1>{table}'
-        f'<p class="told" id="told" role="status"></p>{_first() if found.needs_first else _passkey(found)}</main>'
+        f'<p class="told" id="told" role="status"></p>{_first(found) if found.needs_first else _passkey(found)}</main>'
     )
     return page("Who may approve", body, script="approvers.js", current="/access")
 
@@ -161,10 +161,16 @@ def refuse_far(request: Request) -> None:
         )
 
 
-def _first() -> str:
+def _first(found: Approvers) -> str:
+    waiting = "".join(
+        f'<p>{text(one.name)} waits: <a href="{PATH}/{text(one.approval_id)}">enrol it</a> with the setup code.</p>'
+        for one in found.approvers
+        if one.approval_id is not None
+    )
     return (
-        "<p>No one may approve yet. Make your operator key: it stays on this machine, encrypted with your passphrase."
-        " The setup code stands on the terminal of the node (interlock serve): no agent can do this for you.</p>"
+        f"{waiting}<p>No one may approve yet. Make your operator key: it stays on this machine, encrypted with your"
+        " passphrase. The setup code stands on the terminal of the node (interlock serve): no agent can do this for"
+        " you.</p>"
         '<form id="first" class="stack">'
         '<label>Your name<br><input name="name" required maxlength="63" value="operator"></label>'
         '<label>A new passphrase<br><input name="passphrase" type="password" required'

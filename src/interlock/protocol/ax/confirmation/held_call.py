@@ -103,13 +103,13 @@ def as_object(held: Held) -> dict[str, Any]:
 
 
 def as_text(held: Held, *, has_approvers: bool, more: str = "") -> str:
-    """What a model reads. `has_approvers`: whether anybody is configured whose proof would release the call. `more`:
+    """What a model reads. `has_approvers`: whether there is anybody whose proof would release the call. `more`:
     further sentences, each after a space."""
     how = (
         f"Ask the person you work for to decide: {held.approval_url} or `interlock approve {held.confirmation_id}`, "
         f"until {held.expires_at}."
         if has_approvers
-        else "It cannot be released yet: the operator of this node first creates a key with `interlock init`."
+        else "No one may approve at this node yet; `interlock status` tells its operator what to do about it."
     )
     return (
         f"Nothing was executed. {held.tool} changes something in a way that may not be undone, so this call is held "

@@ -46,7 +46,7 @@ class GateCheck:
             how = f"interlock approve {found.id}" if found is not None else "the first call asks"
             return f"no operator has said yet what it does: {how}"
         names = self._approvers.approver_names(route.qualified)
-        by = f"proof by {', '.join(names)}" if names else "no approver can: interlock init makes an operator key"
+        by = f"proof by {', '.join(names)}" if names else "no one may approve it yet: interlock status says what to do"
         waiting = self._inbox.listed((Status.PENDING, Status.APPROVED))
         mine = [one for one in waiting if one.requested_by == caller.name and one.tool == route.qualified]
         told = [hold_reason(route), by]

@@ -1,14 +1,41 @@
-"""What listens on an address that a node wants: another Interlock, another program, or nothing."""
+"""What listens on an address that a node wants: another Interlock, another program, or nothing; and what is free."""
 
+import errno
 import http.client
 import ssl
+from contextlib import ExitStack
 from typing import Final
 
 from interlock.config.plan import Address
+from interlock.runtime.node.listen import bind
 
 PATIENCE_S: Final = 1.0
 READ_MAX: Final = 4096
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+
+
+def is_taken(address: Address) -> bool:
+    """Whether a program listens there already."""
+    try:
+        bind(address).close()
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
+
+
+def free_addresses(*wanted: Address) -> list[Address]:
+    """Addresses on which no program listens, one for each: the same hosts, with the next ports that are free."""
+    found: list[Address] = []
+    with ExitStack() as held:
+        for address in wanted:
+            for port in range(address.port + len(wanted), 65536):
+                try:
+                    held.enter_context(bind(Address(address.host, port)))
+                except OSError:
+                    continue
+                found.append(Address(address.host, port))
+                break
+    return found
 
 
 def maybe_neighbour(address: Address, *, tls: bool = False) -> bool:

@@ -9,6 +9,7 @@ from interlock.surface.cli.grant_options import with_proposed
 from interlock.surface.cli.keys.passphrases import can_ask
 from interlock.surface.cli.keys.sign_decision import prove_grant
 from interlock.surface.cli.terminal.errors import Refused, Waits
+from interlock.surface.cli.terminal.program import as_typed
 from interlock.surface.cli.terminal.text import count, one_line
 
 
@@ -44,7 +45,8 @@ def sign_drafted(
         out.raw_json(done.raw)
         return
     signed = done.as_(Grant)
-    out.line(f"signed: {signed.terms.id[:8]}; interlock grants revoke {signed.terms.id[:8]} ends it at any time")
+    ending = as_typed(f"interlock grants revoke {signed.terms.id[:8]}")
+    out.line(f"signed: {signed.terms.id[:8]}; {ending} ends it at any time")
     if signed.approvals:
         waiting = count(len(signed.approvals), "waiting call")
         out.line(f"approved with it: {waiting}, which {one_line(signed.terms.who)} makes again")

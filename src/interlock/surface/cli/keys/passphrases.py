@@ -54,7 +54,7 @@ def read_passphrase(name: str, descriptor: int | None) -> bytes:
 
 
 def choose_passphrase(name: str, descriptor: int | None) -> bytes:
-    """For a new key, which may be tried at leisure by whoever copies its file: a short one is refused."""
+    """For a new key, which a program that copies its file may try at leisure: a short one is refused."""
     given = maybe_given(descriptor)
     if given is not None:
         return _long_enough(given)

@@ -73,7 +73,7 @@ def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
     if one.status in ("pending", "approved"):
         lines += labelled_lines("left", time_left(one), width)
     if one.status == "pending":
-        none = "no one yet: interlock init, or interlock access key NAME, makes a key"
+        none = "no one yet: interlock status says what to do"
         if one.kind == "enrolment":
             none = "no one yet: --code takes the setup code that the terminal of the node shows"
         lines += labelled_lines("may approve", plain(", ".join(one.approvers)) or none, width)

@@ -39,6 +39,18 @@ DENIED_SHOWN = 3
 BRANCH_WIDTH = 5
 
 
+def approver_step(approvers: tuple[Approver, ...]) -> tuple[str, str]:
+    """What somebody does next to become an approver: the command, and what it does."""
+    waiting = next(((one.name, one.approval_id) for one in approvers if one.approval_id is not None), None)
+    if waiting is None:
+        return "interlock init", "makes a key"
+    name, id = waiting
+    command, does = f"interlock approve {id[:8]}", f"enrols {one_line(name)}"
+    if any(one.approves for one in approvers):
+        return command, does
+    return f"{command} --code CODE", f"{does}, with the setup code on the terminal of the node"
+
+
 def _approver_text(approver: Approver) -> str:
     """What an operator should know of an approver: it is not enrolled."""
     name = one_line(approver.name)
@@ -72,11 +84,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped_lines(told, width)]
     if status.gate.without_approver:
         tools = count(status.gate.without_approver, "tool")
-        mend = (
-            "interlock approvals shows the key that waits"
-            if any(one.wants for one in status.approvers)
-            else "interlock init makes a key"
-        )
+        mend = " ".join(approver_step(status.approvers))
         trouble = f"calls of {tools} wait for a person, and no one can approve them: {mend}"
         lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]
     if status.loosened:

@@ -23,6 +23,7 @@ from interlock.operator_api.access import Token, Tokens
 from interlock.operator_api.status import Status
 from interlock.protocol.net.address_scope import is_loopback
 from interlock.surface.cli.command import Invocation
+from interlock.surface.cli.render.tree import approver_step
 from interlock.surface.cli.terminal.errors import CommandFailed
 
 NODE_JS_MIN: Final = 20
@@ -307,8 +308,9 @@ def _clock(set_up: SetUp) -> Found:
 def _approver(set_up: SetUp) -> Found:
     """Whether anybody could release a call that is held."""
     waiting = set_up.status.gate.without_approver if set_up.status is not None else 0
-    if waiting:
-        yield f"calls of {waiting} tools are held, and no key may approve them", "make a key", "interlock init"
+    if set_up.status is not None and waiting:
+        command, does = approver_step(set_up.status.approvers)
+        yield f"calls of {waiting} tools are held, and no one may approve them", f"it {does}", command
     elif set_up.loaded is not None and set_up.plan.gate.mode != "open" and not _may_approve(set_up.plan):
         yield "no key may approve calls that are held", "make a key", "interlock init"
 

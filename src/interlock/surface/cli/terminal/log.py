@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Iterable
 from typing import Any, Final, Literal, TextIO
 
+from interlock.surface.cli.terminal.program import as_typed
+
 LogFormat = Literal["text", "json"]
 REPEAT_S: Final = 60.0
 KNOWN_MAX: Final = 256  # different lines within that time
@@ -56,7 +58,7 @@ class LogHandler(logging.Handler):
             said |= ({"repeated": repeated} if repeated else {}) | ({"trace": trace} if trace else {})
             return json.dumps(said, ensure_ascii=False)
         again = f" ({repeated} more times before)" if repeated else ""
-        return f"{at} {record.levelname:<7} {record.name}: {message}{again}" + (f"\n{trace}" if trace else "")
+        return f"{at} {record.levelname:<7} {record.name}: {as_typed(message)}{again}" + (f"\n{trace}" if trace else "")
 
 
 def begin_logging(form: LogFormat) -> None:

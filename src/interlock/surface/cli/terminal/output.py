@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 from interlock.surface.cli.terminal.errors import CommandFailed
+from interlock.surface.cli.terminal.program import as_typed, drawn_as_typed
 from interlock.surface.cli.terminal.text import one_line, printable
 
 if TYPE_CHECKING:
@@ -42,14 +43,14 @@ class Output:
     def draw(self, *lines: "Text") -> None:
         """Lines that were made to fit; on a screen narrower than any plan they are cut rather than broken."""
         for line in lines:
-            self.console.print(line, no_wrap=True, overflow="ellipsis")
+            self.console.print(drawn_as_typed(line), no_wrap=True, overflow="ellipsis")
 
     def line(self, text: str = "") -> None:
         """One line that is never wrapped, so that it can be copied whole."""
         _write(sys.stdout, text)
 
     def remark(self, text: str) -> None:
-        _write(sys.stderr, text)
+        _write(sys.stderr, as_typed(text))
 
     def json(self, value: Any) -> None:
         _write(sys.stdout, json.dumps(value, ensure_ascii=False, indent=2))
@@ -72,9 +73,9 @@ class Output:
             (self.json_line if in_stream else self.json)(body)
             return
         red, dim, plain = (_RED, _DIM, _PLAIN) if colours_on(sys.stderr) else ("", "", "")
-        _write(sys.stderr, f"{red}error:{plain} {printable(failed.message)}")
+        _write(sys.stderr, f"{red}error:{plain} {as_typed(printable(failed.message))}")
         if failed.hint:
-            _write(sys.stderr, f"{dim} hint:{plain} {printable(failed.hint)}")
+            _write(sys.stderr, f"{dim} hint:{plain} {as_typed(printable(failed.hint))}")
 
 
 def colours_on(stream: TextIO) -> bool:

@@ -119,7 +119,7 @@ def approve(
     if any(given is not None for given in (below, one_of, most, least, equal, free, calls, time)):
         raise BadUsage("usage", "these options are of a standing grant", hint="add --standing")
     if one.requires == "proof" and not one.approvers and code is None and proof is None:
-        raise _no_approver(one)
+        raise _no_approver(invocation, one)
     said = _choose_answer(one, tool_class)
     if not yes:
         _ask(one, said)
@@ -151,12 +151,15 @@ def _settled(one: "Approval") -> Refused:
     return Refused(fault.message, str((fault.data or {}).get("detail", fault.message)))
 
 
-def _no_approver(one: "Approval") -> Refused:
+def _no_approver(invocation: Invocation, one: "Approval") -> Refused:
     """Nothing that could be signed here would count."""
+    from interlock.operator_api.approvers import Approvers
+    from interlock.surface.cli.render.tree import approver_step
+
     if one.kind == "enrolment":
-        hint = f"interlock approve {one.id[:8]} --code CODE, with the setup code that the terminal of the node shows"
+        hint = f"interlock approve {one.id[:8]} --code CODE, with the setup code on the terminal of the node"
     else:
-        hint = "interlock approvals shows a key that waits to be enrolled; interlock init makes one"
+        hint = " ".join(approver_step(invocation.node.get("approvers").as_(Approvers).approvers))
     return Refused("no_approver", "no one may approve this yet", hint=hint)
 
 

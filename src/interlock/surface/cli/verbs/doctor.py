@@ -48,13 +48,14 @@ def doctor(invocation: Invocation) -> None:
 def _draw(invocation: Invocation, finding: "Finding") -> None:
     from rich.text import Text
 
+    from interlock.surface.cli.terminal.program import as_typed
     from interlock.surface.cli.terminal.text import one_line
 
     console = invocation.out.console
     console.print(Text.assemble((finding.check, "bold yellow"), ": ", one_line(finding.problem)), soft_wrap=True)
     for label, text in (("mend", finding.remedy), ("run", finding.command)):
         if text:
-            console.print(Text.assemble((f"  {label}: ", "dim"), one_line(text)), soft_wrap=True)
+            console.print(Text.assemble((f"  {label}: ", "dim"), as_typed(one_line(text))), soft_wrap=True)
 
 
 def _summary(found: int, checks: int, *, running: bool) -> str:

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
@@ -49,9 +48,11 @@ def init(
     """
     from interlock.config.load import FILE_NAME
     from interlock.surface.cli.starter import starter_toml
+    from interlock.surface.cli.terminal.program import VARIABLE, as_typed, command_line
     from interlock.surface.cli.verbs.init_key import OwnKey, add_passkey, add_to, maybe_own_key
 
     variable = None if invocation.config else os.environ.get("INTERLOCK_CONFIG")
+    is_exported = bool(variable) and VARIABLE not in os.environ
     named = invocation.config or variable
     path = Path(named) if named else Path(FILE_NAME)
 
@@ -65,17 +66,18 @@ def init(
     if path.is_file() and not force:
         made = add_to(invocation, path, own_key)
         if made is None:
-            raise _already(path, by_variable=bool(variable))
+            raise _already(path, by_variable=is_exported)
         if out.as_json:
             out.json({"config": str(path.absolute()), "operator_key": made.as_json()})
             return
         out.line(
-            f"kept {path}, and added the key {made.name} to it; a running node enrols it first: interlock approvals"
+            f"kept {path}, and added the key {made.name} to it; a running node enrols it first: "
+            + as_typed("interlock status says how")
         )
         return
     made = own_key()
     text = starter_toml() if made is None else f"{starter_toml()}\n{made.toml()}"
-    _write(path, text, force=force, by_variable=bool(variable))
+    _write(path, text, force=force, by_variable=is_exported)
     invocation.config = str(path)
     plan = invocation.loaded.plan
     _make_data_folder(plan.data)
@@ -85,8 +87,6 @@ def init(
         key_made = made.as_json() if made is not None else None
         out.json({"config": str(path.absolute()), "data": str(plan.data), "servers": servers, "operator_key": key_made})
         return
-    flags = f" --config {quote(str(path))}" if named else ""
-    flags += f" --data {quote(invocation.data)}" if invocation.data else ""
     servers_named = ", ".join(server.segment for server in plan.servers)
     out.line(f"wrote {path} with {len(plan.servers)} servers: {servers_named}")
     out.line(f"data goes to {plan.data}")
@@ -94,11 +94,13 @@ def init(
         out.line(f"your key {made.name} approves calls: {made.file}")
     out.line()
     out.line("Next:")
-    width = len(f"interlock {'init --passkey' if passkey else 'serve'}{flags}")
-    out.line(f"  {f'interlock check{flags}':<{width}}  finds mistakes after you edit the file")
-    out.line(f"  {f'interlock serve{flags}':<{width}}  starts the node and prints how to connect a client")
+    steps = {"check": "finds mistakes after you edit the file", "serve": "starts the node and prints how to connect"}
     if passkey:
-        out.line(f"  {f'interlock init --passkey{flags}':<{width}}  then, beside it: makes your passkey in a browser")
+        steps["init --passkey"] = "then, beside it: makes your passkey in a browser"
+    lines = [(command_line(*words.split(), config=named, data=invocation.data), does) for words, does in steps.items()]
+    width = max(len(command) for command, _ in lines)
+    for command, does in lines:
+        out.line(f"  {command:<{width}}  {does}")
 
 
 def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:

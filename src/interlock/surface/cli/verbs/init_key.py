@@ -11,6 +11,7 @@ from interlock.surface.cli.command import Invocation
 from interlock.surface.cli.keys.operator_keys import OperatorKeys, anchor_lines, own_name
 from interlock.surface.cli.keys.passphrases import can_ask, choose_passphrase, maybe_given
 from interlock.surface.cli.terminal.errors import Refused
+from interlock.surface.cli.terminal.program import as_typed
 
 ABOUT = "# Whose signature releases calls that cannot be undone (interlock approve ID)."
 
@@ -94,6 +95,5 @@ def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
         anchor = {"name": made.name, "passkey": made.passkey, "approves": ["*"]}
         invocation.out.json({"config": str(path.absolute()), "anchor": anchor, "thumbprint": made.thumbprint})
         return
-    invocation.out.line(
-        f"added the passkey {made.name} to {path}; at a running node it is enrolled first: interlock approvals"
-    )
+    how = as_typed("interlock status says how")
+    invocation.out.line(f"added the passkey {made.name} to {path}; at a running node it is enrolled first: {how}")

@@ -71,7 +71,7 @@ def serve(
         anonymous = plan.auth.anonymous != "never"
         _announce(invocation, status, stdio=stdio, anonymous=anonymous, again=bool(told))
         if setup_code is not None and not told:
-            _show_setup_code(setup_code, stdio=stdio)
+            _show_setup_code(setup_code, status, stdio=stdio)
         told.append(True)
 
     steps: dict[str, str] = {}
@@ -100,18 +100,28 @@ def serve(
     except (StoreError, CannotStart) as error:
         raise Refused("not_started", str(error)) from None
     except OSError as error:
-        hint = _address_hint(plan) if error.errno == EADDRINUSE else None
-        raise Refused("not_started", f"the node cannot start: {error.strerror or error}", hint=hint) from None
+        if error.errno == EADDRINUSE:
+            raise _address_taken(invocation, plan) from None
+        raise Refused("not_started", f"the node cannot start: {error.strerror or error}") from None
 
 
-def _address_hint(plan: "Plan") -> str:
-    from interlock.surface.cli.client.neighbour import maybe_neighbour
+def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
+    """Whose address it is, and a command that starts the node beside it."""
+    from interlock.surface.cli.client.neighbour import free_addresses, is_taken, maybe_neighbour
+    from interlock.surface.cli.terminal.program import command_line
 
-    keys = {"node.listen": plan.node.listen, "node.operator_listen": plan.node.operator_listen}
-    for key, address in keys.items():
-        if maybe_neighbour(address, tls=plan.node.tls_cert is not None):
-            return f"another Interlock node listens there: stop it, or give this one another {key}"
-    return "another program uses that address; set node.listen or node.operator_listen"
+    listening = {"LISTEN": plan.node.listen, "OPERATOR_LISTEN": plan.node.operator_listen}
+    taken = [address for address in listening.values() if is_taken(address)] or [plan.node.listen]
+    is_ours = any(maybe_neighbour(address, tls=plan.node.tls_cert is not None) for address in taken)
+    whose = "another Interlock node" if is_ours else "another program"
+    set_here = zip(listening, free_addresses(*listening.values()), strict=True)
+    beside = " ".join(f"INTERLOCK_NODE__{key}={address}" for key, address in set_here)
+    command = command_line("serve", config=invocation.config, data=invocation.data)
+    return Refused(
+        "not_started",
+        f"the node cannot start: {whose} listens on {' and '.join(map(str, taken))}",
+        hint=f"stop it, or start this one beside it: {beside} {command}",
+    )
 
 
 def _warn(invocation: Invocation, warnings: Any) -> None:
@@ -173,13 +183,15 @@ def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymou
     sys.stdout.flush()
 
 
-def _show_setup_code(code: str, *, stdio: bool) -> None:
+def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
     """On a terminal and nowhere else: what is in a file, every program of this user can read."""
     import logging
     import sys
 
     if stdio:
         return
+    from interlock.surface.cli.terminal.program import as_typed
+
     if not sys.stdout.isatty():
         logging.getLogger("interlock.serve").warning(
             "no one may approve yet, and the setup code is shown on a terminal only: start the node once in one,"
@@ -187,11 +199,10 @@ def _show_setup_code(code: str, *, stdio: bool) -> None:
         )
         return
     print(f"\nNo one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}", file=sys.stdout)
-    print(
-        "The console asks for it, or interlock approve ID --code CODE. Give it to no agent.",
-        file=sys.stdout,
-        flush=True,
-    )
+    waiting = next((one.approval_id for one in status.approvers if one.approval_id is not None), None)
+    first = "" if waiting is not None else "interlock init makes your key, then "
+    step = f"{first}interlock approve {waiting[:8] if waiting is not None else 'ID'} --code CODE enrols it"
+    print(f"The console asks for it; or {as_typed(step)}. Give it to no agent.", file=sys.stdout, flush=True)
 
 
 def _tell_steps(invocation: Invocation, status: "Status", told: dict[str, str]) -> None:
@@ -215,8 +226,9 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: b
 
     from rich.text import Text
 
-    from interlock.surface.cli.client_snippets import open_command, ways_to_connect
+    from interlock.surface.cli.client_snippets import ways_to_connect
     from interlock.surface.cli.render.tree import tree_lines
+    from interlock.surface.cli.terminal.program import command_line
 
     out = invocation.out
     console = out.console
@@ -226,10 +238,16 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: b
         return
     config = invocation.config or next((str(path) for path in invocation.loaded.paths), None)
     data = invocation.data or os.environ.get("INTERLOCK_DATA")
-    ways = ways_to_connect(status.node.mcp_url, config=config, data=data, needs_token=not anonymous)
-    console_text = f"{status.node.operator_url}, logged in by: {open_command(config, data)}"
+
+    def command(*words: str) -> str:
+        return command_line(*words, config=invocation.config, data=data)
+
+    token = None if anonymous else command("access", "token", "--for", "client", "--name", "me")
+    ways = ways_to_connect(status.node.mcp_url, config=config, data=data, token_command=token)
+    console_text = f"{status.node.operator_url}, logged in by: {command('open')}"
     for title, text in [*ways, ("The console, in your browser", console_text)]:
         out.draw(Text(), Text(title, style="bold"))
         for line in text.splitlines():
             out.line(f"  {line}")
-    out.draw(Text(), Text("Ctrl-C stops the node; interlock status --watch shows it live.", style="dim"))
+    out.draw(Text())
+    out.line(f"Ctrl-C stops the node; {command('status', '--watch')} shows it live.")

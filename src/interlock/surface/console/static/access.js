@@ -14,8 +14,8 @@ async function again() {
       : h("ul", { class: "rows" }, held.tokens.map((one) => h("li", null, h("div", { class: "row" }, pill(one.door, one.door === "operator" ? "warn" : "info"), h("span", { class: "name" }, line(one.name)),
         h("span", { class: "end" }, one.scope), h("span", { class: "sub" }, ["made " + ago(one.created_at), one.expires_at ? "ends " + new Date(one.expires_at).toLocaleString() : "", one.last_used_at ? "used " + ago(one.last_used_at) : "never used", "id " + one.id].filter(Boolean).join(" · ")))))));
     const known = found.approvers;
-    put(anchors, h("p", null, h("a", { href: "/approvers" }, found.needs_first ? "Make your operator key" : "Add a passkey")),
-      known.length === 0 ? empty("No one can approve yet", h("p", null, "Make your operator key above, or run ", code("interlock init"), "."))
+    put(anchors, h("p", null, h("a", { href: "/approvers" }, found.needs_first ? "Become the first approver" : "Add a passkey")),
+      known.length === 0 ? empty("No one can approve yet", h("p", null, "The first approver takes the setup code that the terminal of the node shows."))
       : h("ul", { class: "rows" }, known.map((one) => h("li", null, h("div", { class: "row" }, pill(one.kind, one.approves.length ? "good" : "warn"), h("span", { class: "name" }, line(one.name)),
         h("span", { class: "sub" }, one.approves.length ? "approves " + one.approves.map(line).join(", ") : "not enrolled: it waits in the inbox"))))));
   } catch (error) {

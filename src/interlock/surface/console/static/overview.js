@@ -83,7 +83,7 @@ function drawStatus(status) {
     stat(status.calls.in_flight, "under way"), stat(status.clients.sessions + status.clients.streams, "clients connected", "/access"),
     status.safety.blocked > 0 && stat(status.safety.blocked, "blocked agents", "/agents"));
   const warn = status.gate.without_approver > 0 && h("p", { class: "told" }, "Calls of ", count(status.gate.without_approver, "held tool"),
-    " can be approved by no one yet. ", h("a", { href: "/approvers" }, "Make your operator key"), ", or run ", code("interlock init"), ".");
+    " can be approved by no one yet. ", h("a", { href: "/approvers" }, "Become the first approver"), ".");
   put(place.tree, warn, tree(status), withheld(status));
   put(place.connect, h("h2", null, "Connect a client"), h("p", null, code(status.node.mcp_url), " ", copy(status.node.mcp_url)),
     h("p", { class: "muted" }, "MCP over HTTP; over stdio: ", code("interlock serve --stdio"), "."));

@@ -1,0 +1,79 @@
+"""Can a command that is named be pasted where the program was started?"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.text import Text
+
+from interlock.operator_api.approvers import Approver
+from interlock.surface.cli.render.tree import approver_step
+from interlock.surface.cli.terminal import program
+from interlock.surface.cli.terminal.program import as_typed, command_line, drawn_as_typed
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in (program.VARIABLE, "INTERLOCK_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    program.program.cache_clear()
+    yield
+    program.program.cache_clear()
+
+
+def test_a_program_on_the_path_is_named_as_it_is() -> None:
+    assert as_typed("interlock init makes a key") == "interlock init makes a key"
+    assert command_line("status", "--watch", config=None, data=None) == "interlock status --watch"
+    assert command_line("open", config="my node.toml", data="d") == "interlock open --config 'my node.toml' --data d"
+
+
+def test_a_script_that_starts_it_is_named_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(program.VARIABLE, "./interlock")
+    monkeypatch.setenv("INTERLOCK_CONFIG", "./.run/tree/interlock.toml")
+    said = "run interlock init, then interlock approve ID; see interlock.toml, /srv/interlock data, an Interlock node"
+    assert as_typed(said) == said.replace(" interlock init", " ./interlock init").replace(
+        " interlock approve", " ./interlock approve"
+    )
+    drawn = Text.assemble(("wait: ", "dim"), ("interlock approvals", "bold"), " shows it")
+    assert drawn_as_typed(drawn).plain == "wait: ./interlock approvals shows it"
+    assert command_line("open", config=None, data=None) == "./interlock open"  # which has its configuration
+
+
+def test_a_program_that_no_shell_would_find_is_named_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / ".venv" / "bin" / "interlock"
+    started.parent.mkdir(parents=True)
+    started.write_text("#!/bin/sh\n")
+    started.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(started), "serve"])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setenv("INTERLOCK_CONFIG", "team.toml")
+    assert command_line("status", config=None, data=None) == ".venv/bin/interlock status --config team.toml"
+    program.program.cache_clear()
+    monkeypatch.setenv("PATH", str(started.parent))
+    assert as_typed("interlock init") == "interlock init"
+
+
+def approver(name: str, approval_id: str | None = None, *, approves: tuple[str, ...] = ()) -> Approver:
+    return Approver(
+        name=name,
+        kind="key",
+        approves=approves,
+        wants=(),
+        enrolled_at=None,
+        how=None,
+        by=None,
+        approval_id=approval_id,
+    )
+
+
+def test_what_makes_an_approver_is_the_step_that_is_missing() -> None:
+    assert approver_step(()) == ("interlock init", "makes a key")
+    waiting = approver("ada", "0fce8822-1111")
+    code = "enrols ada, with the setup code on the terminal of the node"
+    assert approver_step((waiting,)) == ("interlock approve 0fce8822 --code CODE", code)
+    known = approver("bob", approves=("files.*",))
+    assert approver_step((known, waiting)) == ("interlock approve 0fce8822", "enrols ada")
