@@ -29,6 +29,11 @@ ROOMS: Final = keys_of(
     ),
     Key(name="members", kind=_GLOBS, example=["client:planner"], help="Which clients may join, as restricted."),
     Key(name="full", kind=_GLOBS, example=["client:alice"], help="Which clients may join, as full."),
+    Key(
+        name="trust_annotations",
+        example=True,
+        help="Whether tools of participants are what they say of themselves; else every call of one is irreversible.",
+    ),
     Key(name="max_participants", kind=Whole(low=1, high=10_000), example=10, help="How many may be in it at once."),
     Key(
         name="restricted_replies",

@@ -113,10 +113,11 @@ class AqlAdapter:
     def index(self, caller: Caller) -> OperationIndex:
         self._refresh_plan()
         namespace = self._catalog.namespace
-        kept = self._indexes.get(caller.key)
+        key = namespace.view(caller.key).key
+        kept = self._indexes.get(key)
         if kept is None or kept[0] is not namespace or kept[1] != self._native.version:  # AQL-2.3.3-2
             kept = (namespace, self._native.version, self._make(namespace, caller))
-            self._keep_index(caller.key, kept)
+            self._keep_index(key, kept)
         return kept[2]
 
     def _keep_index(self, key: ViewKey, made: tuple[Namespace, int, OperationIndex]) -> None:

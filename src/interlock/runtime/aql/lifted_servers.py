@@ -86,7 +86,9 @@ class LiftedServers:
         """Ask the servers among these that look like AQL servers and were not asked yet."""
         found: dict[str, set[Route]] = {}
         for route in routes:
-            if "mcp_aql" in route.original and ENDPOINT.fullmatch(route.original):
+            # In a room everyone would see the question, and no one who asks.
+            may_be_one = "mcp_aql" in route.original and route.link.members is None
+            if may_be_one and ENDPOINT.fullmatch(route.original):
                 found.setdefault(route.link.segment, set()).add(route)
         for segment, several in found.items():
             tools = frozenset(several)

@@ -133,6 +133,20 @@ class CallHandler(Protocol):
 Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
 
 
+class Members(Protocol):
+    """Those whom a link is for, where it is not for everybody: a room's."""
+
+    @property
+    def name(self) -> str:
+        """The same for links that are for the same."""
+
+    def admits(self, principal: str) -> bool:
+        """Whether it is shown to them."""
+
+    def maybe_refusal(self, principal: str) -> Fault | None:
+        """Why one to whom it is shown may not call over it."""
+
+
 class CallLink(Protocol):
     """A link, as far as calls, the guard and budgets need it."""
 
@@ -144,6 +158,10 @@ class CallLink(Protocol):
     queue: "WaitingCalls | None"  # for room here
     latencies: deque[float]
     errors: int
+
+    @property
+    def members(self) -> "Members | None":
+        """Whom it is for; None: everybody."""
 
     def cancel(self, pending: Pending, reason: str) -> None: ...
 

@@ -47,13 +47,17 @@ VIA_AX: Final = "ax"  # a parent, on the link that this node opened
 
 
 class ViewKey(msgspec.Struct, frozen=True):
-    """What decides which names a caller sees and in which form. Equal keys share one view and its cached bytes."""
+    """What decides which names a caller sees and in which form. Equal keys share one view and its cached bytes.
+
+    `who` is looked up once in each snapshot of the namespace: those who see the same links share a view too."""
 
     dotted: bool = False
     only: str | None = None
     scope: Scope = "write"
     tools: tuple[str, ...] = ("*",)
     full: bool = True  # all that MCP-AX says of a tool; False: what differs from the defaults
+    who: str | None = ""  # the principal, for links that are shown to some; None: all are shown
+    hidden: frozenset[str] = frozenset()  # of those links, by whom they are for, the ones `who` does not see
 
 
 class Sink(Protocol):
@@ -180,7 +184,8 @@ class Caller:
     def act_as(self, principal: Principal) -> None:
         """The same client with another credential: what that one may do counts from now on."""
         self.principal = principal
-        self.key = msgspec.structs.replace(self.key, scope=principal.scope, tools=principal.tools)
+        who, scope, tools = principal.name, principal.scope, principal.tools
+        self.key = msgspec.structs.replace(self.key, scope=scope, tools=tools, who=who)
         self.seen = None
 
 
@@ -190,4 +195,5 @@ def view_key(
     """`names` is what the request asked for; then the principal's setting, then what the client declares."""
     form = names if names != "auto" else (principal.names or "auto")
     dotted = form == "qualified" or (form == "auto" and declares_extension)
-    return ViewKey(dotted, only, principal.scope, principal.tools, full=declares_extension or via == VIA_AX)
+    full = declares_extension or via == VIA_AX
+    return ViewKey(dotted, only, principal.scope, principal.tools, full=full, who=principal.name)

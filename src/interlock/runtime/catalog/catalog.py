@@ -29,6 +29,7 @@ from interlock.protocol.mcp.items import maybe_value, prompt_item, resource_item
 from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST
 from interlock.protocol.mcp.uri_templates import Matcher
 from interlock.runtime.base.feed import Feed
+from interlock.runtime.calls.call import Members
 from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.incremental import (
     AliasCollisions,
@@ -39,6 +40,7 @@ from interlock.runtime.catalog.incremental import (
     route_difference,
 )
 from interlock.runtime.catalog.near_names import near_names
+from interlock.runtime.catalog.paced_changes import PacedChanges
 from interlock.runtime.catalog.routes import (
     NO_RULINGS,
     RESOURCE_SCHEME,
@@ -59,7 +61,7 @@ PAGE_ITEMS: Final = 1000
 VIEWS_KEPT_FOR: Final = 64  # snapshots in which no request asked for it
 PAGES_KEPT_MAX: Final = 128
 SCOPES: Final = ("read", "write", "admin")
-EVERYTHING: Final = ViewKey(dotted=True, scope="admin")
+EVERYTHING: Final = ViewKey(dotted=True, scope="admin", who=None)
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -75,6 +77,8 @@ class View:
         self._key = key
         self._pages: dict[tuple[str, Era, str], Page] = {}
         self._link_items = namespace.link_items if key.only is None else _only(namespace.link_items, key.only)
+        if key.hidden:
+            self._link_items = tuple(items for items in self._link_items if not _is_hidden(items.link, key.hidden))
         if former is not None and (key.only is not None or former._namespace.clashing != namespace.clashing):
             former = None
         known: dict[str, VisiblePart] = former._parts if former is not None else {}
@@ -94,6 +98,11 @@ class View:
         """What the bytes of a tool depend on, apart from the tool."""
         names = "original" if self._key.only is not None else "qualified" if self._key.dotted else "alias"
         return f"{names} full" if self._key.full else names
+
+    @property
+    def key(self) -> ViewKey:
+        """The same for all who see the same."""
+        return self._key
 
     def forget_pages(self) -> None:
         """Its namespace is not the newest any more."""
@@ -134,7 +143,10 @@ class View:
 
     @cached_property
     def tool_routes(self) -> list[Route]:
-        return [route for part in self._parts.values() for route in part.tools]
+        routes = [route for part in self._parts.values() for route in part.tools]
+        if self._namespace.members:  # a link within the segment of another
+            routes.sort(key=_qualified)
+        return routes
 
     @cached_property
     def prompt_routes(self) -> list[Route]:
@@ -203,7 +215,7 @@ class View:
     @cached_property
     def private(self) -> bool:
         """Whether a shared cache must not keep its lists: a server says so, or not everybody sees the same."""
-        if self._key.dotted or self._key.tools != ("*",):
+        if self._key.dotted or self._key.tools != ("*",) or self._namespace.members:
             return True
         return any(items.private or any(route.scope != "read" for route in items.tools) for items in self._link_items)
 
@@ -323,6 +335,10 @@ def _only(link_items: tuple[LinkItems, ...], segment: str) -> tuple[LinkItems, .
     return tuple(items for items in link_items if items.link.segment == segment)
 
 
+def _is_hidden(link: Link, hidden: frozenset[str]) -> bool:
+    return link.members is not None and link.members.name in hidden
+
+
 def _bare(uri: str, segment: str) -> str:
     prefix = f"{RESOURCE_SCHEME}{segment}/"
     return uri[len(prefix) :] if uri.startswith(prefix) else uri
@@ -352,9 +368,25 @@ class Namespace:
     def view(self, key: ViewKey) -> View:
         view = self._views.get(key)
         if view is None:
-            _, former = self._former.pop(key, (0, None))
-            view = self._views[key] = View(self, key, former)
+            shared = self._shared_key(key)
+            view = self._views.get(shared)
+            if view is None:
+                _, former = self._former.pop(shared, (0, None))
+                view = self._views[shared] = View(self, shared, former)
+            self._views[key] = view
         return view
+
+    @cached_property
+    def members(self) -> dict[str, Members]:
+        """Those for whom some links are, where they are not for everybody."""
+        return {items.link.members.name: items.link.members for items in self.link_items if items.link.members}
+
+    def _shared_key(self, key: ViewKey) -> ViewKey:
+        who = key.who
+        if who is None:
+            return key
+        hidden = frozenset(name for name, members in self.members.items() if not members.admits(who))
+        return msgspec.structs.replace(key, who=None, hidden=hidden)
 
     def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
         """The views of this snapshot, and those of earlier ones that were not asked for since, for a while.
@@ -366,7 +398,7 @@ class Namespace:
         for view in views.values():
             view.forget_pages()
         kept = {key: one for key, one in former.items() if self.version - one[0] < VIEWS_KEPT_FOR}
-        return kept | {key: (self.version, view) for key, view in views.items()}
+        return kept | {key: (self.version, view) for key, view in views.items() if key.who is None}
 
     def prefix(self, segment: str) -> str:
         """What every qualified name of a server begins with."""
@@ -423,6 +455,7 @@ class Catalog:
         self._redefined: Feed[tuple[ChangedDefinition, ...]] = redefined or Feed()
         self._on_change = on_change
         self._on_metadata = on_metadata
+        self._paced = PacedChanges(on_change)  # of rooms, where many come and go
         self._link_items: dict[str, LinkItems] = {}
         self._order: list[str] = []  # the segments as a dotted name sorts, and the items of links in that order
         self._sorted: list[LinkItems] = []
@@ -521,12 +554,21 @@ class Catalog:
             self._shown.forget(link.segment)
             self._replace(items, None)
 
-    def _replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
-        self._clashes.replace(old, new)
+    def readmit(self) -> None:
+        """Links may be for others than before: who sees them is asked anew."""
+        self._renew()
+        self._on_change(frozenset(("tools",)))
+
+    def _renew(self) -> None:
         former, root, clashing = self.namespace, self._plan.ax.root_segment, self._clashes.withheld
         self.namespace = Namespace(former.version + 1, tuple(self._sorted), root, clashing, self._shown, former)
+
+    def _replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
+        self._clashes.replace(old, new)
+        self._renew()
         told = difference(old, new)
         if told.definitions:
-            self._on_change(told.definitions)
+            of_room = any(items is not None and items.link.members is not None for items in (old, new))
+            (self._paced.add if of_room else self._on_change)(told.definitions)
         if told.metadata:
             self._on_metadata(told.metadata)

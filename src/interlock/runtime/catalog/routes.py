@@ -656,7 +656,7 @@ class _LinkItemsBuilder:
     def _way(self, inner: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         way = self._ways.get(inner)
         if way is None:
-            below = (self._link.segment, *inner)
+            below = (*self._link.path, *inner)
             way = self._ways[inner] = ((*self._root, *below), below)
         return way
 

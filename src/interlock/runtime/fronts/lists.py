@@ -116,6 +116,7 @@ class ListCache:
             keeper
             for keeper in self._keepers.values()
             if keeper.is_offered
+            and keeper.is_reread
             and keeper.link.standing.state in _LISTS
             and now - keeper.listed_at[kind] >= self._life_s(keeper)
         ]
@@ -129,8 +130,8 @@ class ListCache:
         return self._ttl_s if hint is None else min(self._ttl_s, max(LEAST_TTL_S, hint))
 
     def _ttl_ms(self, hint: float | None) -> int:
-        listed = (keeper for keeper in self._keepers.values() if keeper.is_offered and keeper.listing is not None)
-        ages = [self._clock.now() - keeper.listed_at["tools"] for keeper in listed]
+        listed = (one for one in self._keepers.values() if one.is_offered and one.is_reread and one.listing is not None)
+        ages = [self._clock.now() - one.listed_at["tools"] for one in listed]
         left = self._ttl_s - max(ages, default=0.0)
         return int(max(0.0, min(left, left if hint is None else hint)) * 1000)
 

@@ -116,13 +116,14 @@ class Surfaces:
 
     def _is_large(self, principal: Principal) -> tuple[bool, int]:
         """Once per change of the catalogue; small changes around the threshold change nothing (X-6)."""
-        key = view_key(principal, only=None, names="auto", declares_extension=False)
         namespace = self._catalog.namespace
+        view = namespace.view(view_key(principal, only=None, names="auto", declares_extension=False))
+        key = view.key
         before = self._auto.get(key)
         if before is not None and before[0] is namespace:
             return before[1], before[2]
         limit = self._current.plan.aql.auto_tokens
-        tokens = list_tokens(namespace.view(key))
+        tokens = list_tokens(view)
         was_large = before is not None and before[1]
         is_large = tokens > limit * (HYSTERESIS if was_large else 1.0)
         if len(self._auto) > CHOICES_MAX:

@@ -86,6 +86,7 @@ LISTS_OF: Final = {
 
 class Keeper(PassedOnEvents):
     is_offered = True  # what its server lists is offered to clients as it is
+    is_reread = True  # a list that has become old is read again when a client asks for it
     reads: tuple[str, ...] = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)  # which of its lists
     wakes_after_s = WAKE_LEAST_S, WAKE_FAILED_S
     closes_holder = True  # its token is its own

@@ -1,13 +1,14 @@
-"""A link: one segment of the namespace, and whatever answers its calls.
+"""A link: one segment of the namespace, or several joined by dots, and whatever answers its calls.
 
-Theory of operation. Everything a client can call stands behind a link, which is one of four kinds:
+Theory of operation. Everything a client can call stands behind a link, which is one of five kinds:
 
-    ServerLink      a server that the node starts or dials (configured, of a driver, or a user's own)
-    RegisteredLink  a subserver that came to the node and registered (MCP-AX)
-    ContractLink    the contracts of drivers: a call is admitted here and goes over a ServerLink lent to it
-    OwnLink         the node itself
+    ServerLink       a server that the node starts or dials (configured, of a driver, or a user's own)
+    RegisteredLink   a subserver that came to the node and registered (MCP-AX)
+    ParticipantLink  a participant of a room that serves MCP (MCPx)
+    ContractLink     the contracts of drivers: a call is admitted here and goes over a ServerLink lent to it
+    OwnLink          the node itself
 
-The first two are `ConnectedLink`s: messages of MCP go over a pipe, and a keeper owns the link, connects it and lists
+The first three are `ConnectedLink`s: messages of MCP go over a pipe, and a keeper owns the link, connects it and lists
 what is there. This base class is what all others need, from the catalog to the operator: who it is, how it stands, what
 it offers, how busy it is, and `send`, which takes only what the guard admitted.
 
@@ -28,7 +29,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import RETRY_AFTER_MS, LinkState, Outlook, Standing
 from interlock.runtime.calls.budgets import Account
-from interlock.runtime.calls.call import Call, CallFactory, Pending, WaitingCalls
+from interlock.runtime.calls.call import Call, CallFactory, Members, Pending, WaitingCalls
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.credentials.consents import Consent
@@ -87,11 +88,13 @@ class Link:
     account: Account | None = None  # the budget of a registration
     classes: Mapping[str, ToolClass] = {}  # what the configuration says of tools, by their own names
     asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
+    members: Members | None = None  # whom it is for; None: everybody
 
     def __init__(
         self, segment: str, events: LinkEvents, clock: Clock, *, kind: str, transport: str, offer: Offer = ADOPTED
     ) -> None:
         self.segment = segment
+        self.path: tuple[str, ...] = (segment,)  # of which `segment` is joined
         self.kind = kind
         self.transport = transport
         self.offer = offer

@@ -54,7 +54,7 @@ class Node:
         self.calls = make_call_parts(plan, self.stores, self.approvals)
         self.links = make_link_parts(plan, files, self.stores, self.approvals, self.calls)
         self.fronts = make_front_parts(plan, self.stores, self.calls, self.links, listen=listen)
-        self.rooms = make_room_parts(plan, self.stores, self.calls, self.fronts)
+        self.rooms = make_room_parts(plan, self.stores, self.calls, self.links, self.fronts)
         self.drivers = make_driver_parts(plan, self.stores, self.approvals, self.calls, self.links, self.fronts)
         parts = (self.stores, self.approvals, self.calls, self.links, self.fronts, self.drivers)
         self.readiness = Readiness(self.calls.keepers, self.stores.clock)
@@ -112,6 +112,7 @@ class Node:
             self._sockets,
             fronts.bearers,
             self.rooms.rooms,
+            self.rooms.links,
             self._endpoints,
             links.reaper,
             links.servers,

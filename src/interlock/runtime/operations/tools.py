@@ -100,7 +100,7 @@ class ToolOperations:
                 raise Refused("withheld", f"{name} is withheld: {why}", {"tool": name})
             known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
             raise NotFound("tool", name, known)
-        shown = namespace.view(ViewKey())
+        shown = namespace.view(ViewKey(who=None))
         return ToolDetail(
             **asdict(self._tool(route)),
             definition=decode_value(shown.tool_definition(route, Era.MODERN)),
@@ -132,9 +132,10 @@ class ToolOperations:
         namespace = self._catalog.namespace
         for items in namespace.link_items:
             prefix = namespace.prefix(items.link.segment)
-            if name.startswith(prefix):
-                original = name[len(prefix) :]
-                return next((route for route in items.tools if route.original == original), None)
+            original = name[len(prefix) :] if name.startswith(prefix) else ""
+            found = next((route for route in items.tools if route.original == original), None) if original else None
+            if found is not None:
+                return found
         return None
 
     def _maybe_withheld(self, name: str) -> str | None:

@@ -21,12 +21,13 @@ from interlock.protocol.rooms.enforcement import Asked
 from interlock.protocol.rooms.envelope import V0, Envelope, decode_untrusted, encode
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.gateway_messages import Stamp
-from interlock.protocol.rooms.participants import GATEWAY, Participant, Privilege
+from interlock.protocol.rooms.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.protocol.rooms.rates import RateWindow
 from interlock.protocol.rooms.settings import RoomSettings
 from interlock.protocol.rooms.v0 import as_said, encode_v0
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.feed import Feed
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.history import History
 from interlock.runtime.rooms.known_envelopes import KNOWN_MIN, KnownEnvelopes
@@ -117,6 +118,13 @@ class Seat(msgspec.Struct):
     is_observed: bool = False  # as in `Settled`
 
 
+class RoomFeeds(msgspec.Struct, frozen=True):
+    """What other parts hear of every room."""
+
+    published: Feed[tuple["Room", Delivery]] = msgspec.field(default_factory=Feed)  # stored, and told to everyone
+    presence: Feed[tuple["Room", str]] = msgspec.field(default_factory=Feed)  # who came, went, or has another privilege
+
+
 class Room:
     def __init__(
         self,
@@ -127,6 +135,7 @@ class Room:
         clock: Clock,
         tracker: Tracker,
         granted: Callable[[str], Privilege | None],
+        feeds: RoomFeeds | None = None,
     ) -> None:
         """`granted`: what an admin has granted or taken from a participant."""
         self.topic = topic
@@ -139,6 +148,7 @@ class Room:
         self._oldest = 0
         self._audit = audit
         self._clock = clock
+        self._feeds = feeds or RoomFeeds()
         self._known = KnownEnvelopes(settings.history_max)
         self._rates: dict[str, RateWindow] = {}
         self._refused: dict[str, deque[float]] = {}  # when, by participant
@@ -219,6 +229,7 @@ class Room:
                 seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
         seat.is_observed = is_observed
         self._audit.add("join", self.topic, principal, "ok", participant=who.id, source=source)
+        self._feeds.presence.publish((self, who.id))
         keeps = self.settings.history_visibility != "none"
         others = self.present(who.id)
         return gateway_messages.welcome(self.stamp(), self.topic, who, others, keeps_history=keeps, last=self.delivered)
@@ -232,12 +243,14 @@ class Room:
             # A link that flaps costs every model in the room the tokens of two messages (X-4.4.1-3).
             loop = asyncio.get_running_loop()
             seat.leaves = loop.call_later(self.settings.presence_grace_s, self._say_leave, participant)
+            self._feeds.presence.publish((self, participant))
 
     def _say_leave(self, participant: str) -> None:
         seat = self.seats.pop(participant, None)
         if seat is not None:
             self._audit.add("leave", self.topic, seat.principal, "ok", participant=participant)
             self._announce(gateway_messages.presence(self.stamp(), "leave", seat.participant))
+            self._feeds.presence.publish((self, participant))
 
     def set_privilege(self, participant: str, privilege: Privilege, by: str) -> Privilege | None:
         """Returns the old one; None where no such participant is present. Holds from the next envelope on."""
@@ -248,6 +261,7 @@ class Room:
         seat.participant = msgspec.structs.replace(seat.participant, privilege=privilege)
         if old is not privilege:
             self._announce(gateway_messages.privilege_changed(self.stamp(), seat.participant, old, by))
+            self._feeds.presence.publish((self, participant))
         return old
 
     def disconnect(self, participant: str, code: int, reason: str) -> int:
@@ -311,6 +325,8 @@ class Room:
 
     def _rate_refusal(self, envelope: Envelope, who: Participant, asked: Asked | None) -> Refusal | None:
         """X-N-4: the one answer of a full participant to what another asked does not count."""
+        if who.id == OWN:
+            return None  # what the node asks is bounded by who is here
         is_answer = envelope.kind == enforcement.MCP and asked is not None and asked.awaits(who.id)
         if is_answer and who.privilege is Privilege.FULL:
             return None
@@ -350,7 +366,9 @@ class Room:
     def notices(self, envelope: Envelope, to: str) -> Iterable[Envelope]:
         """What the sender of a published envelope should know at once instead of waiting (X-4-8, X-3.1-5)."""
         named = envelope.to or ()
-        absent = [id for id in named if id not in self.seats]
+        asked = self._known.maybe_asked(envelope.correlation_id, to)
+        # Who asked hears the answer, be it through the namespace or by reading history.
+        absent = [id for id in named if id not in self.seats and (asked is None or id != asked.by)]
         if absent:
             payload = {"event": "recipient_absent", "absent": absent}
             yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
@@ -438,6 +456,8 @@ class Room:
             one.settle(None)
         if one.sequence and one.principal and one.envelope.kind != enforcement.CHAT:
             self._tracker.on_published(self, one.envelope, one.principal)
+        if one.sequence:
+            self._feeds.published.publish((self, one))
         return told
 
     async def _trim(self) -> None:

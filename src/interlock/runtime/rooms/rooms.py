@@ -14,20 +14,23 @@ import msgspec
 
 from interlock.config.plan import Plan, room_settings
 from interlock.protocol.rooms.participants import (
+    Participant,
     Privilege,
     Settled,
     is_topic,
     matches_any,
+    participant_of,
     settled_privilege,
 )
 from interlock.protocol.rooms.settings import RoomSettings
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.feed import Feed
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.history import History
 from interlock.runtime.rooms.proposals import Proposals
-from interlock.runtime.rooms.room import REMOVED, Room
+from interlock.runtime.rooms.room import REMOVED, Room, RoomFeeds
 from interlock.store.ports import Store, StoreError
 
 log = logging.getLogger("interlock.rooms")
@@ -65,10 +68,20 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rooms:
-    def __init__(self, plan: Plan, store: Store, recorder: Recorder, clock: Clock, proposals: Proposals) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        recorder: Recorder,
+        clock: Clock,
+        proposals: Proposals,
+        feeds: RoomFeeds | None = None,
+    ) -> None:
         self._plan = plan
         self._store = store
         self._clock = clock
+        self.feeds = feeds or RoomFeeds()
+        self.changed = Feed[None]()  # there are other rooms, or other settings of one
         self.audit = RoomAudit(recorder, clock)
         self.proposals = proposals
         self.by_topic: dict[str, Room] = {}
@@ -134,6 +147,7 @@ class Rooms:
         for topic in wanted:
             if topic not in self.by_topic:
                 await self._begin(topic)
+        self.changed.publish(None)
 
     def _topics(self, plan: Plan) -> list[str]:
         return [*dict.fromkeys([*(entry.topic for entry in plan.room), *self._created])]
@@ -145,7 +159,7 @@ class Rooms:
     async def _begin(self, topic: str) -> Room:
         history = History(self._store.streams, topic)
         granted = partial(self._maybe_grant, topic)
-        room = Room(topic, self._settings(topic), history, self.audit, self._clock, self.proposals, granted)
+        room = Room(topic, self._settings(topic), history, self.audit, self._clock, self.proposals, granted, self.feeds)
         await room.open()
         self.by_topic[topic] = room
         return room
@@ -164,7 +178,9 @@ class Rooms:
             await self._store.kv.put(CREATED, topic, msgspec.json.encode(created), created.at)
             self._created[topic] = created
             self.audit.add("create", topic, by, "ok")
-            return await self._begin(topic)
+            room = await self._begin(topic)
+            self.changed.publish(None)
+            return room
 
     async def maybe_room(self, topic: str, principal: str) -> Room | None:
         """The room of that topic; it is made where `auto_create` says so."""
@@ -186,10 +202,23 @@ class Rooms:
             return True
         return matches_any(principal, (*settings.members, *settings.full))
 
+    def may_anyone_join(self, room: Room) -> bool:
+        """Any client. Tokens for the room do not count."""
+        settings = room.settings
+        return bool(settings.members or settings.full) or settings.mode in ("open", "observe")
+
     def settle(self, room: Room, participant: str, principal: str, of_token: Privilege | None) -> Settled:
         known = matches_any(principal, room.settings.full)
         granted = self._maybe_grant(room.topic, participant)
         return settled_privilege(room.settings.mode, granted=granted, of_token=of_token, is_known_full=known)
+
+    def participant(self, room: Room, principal: str) -> Participant:
+        """Who a client is in a room, present or not."""
+        id = participant_of(principal)
+        seat = room.seats.get(id)
+        if seat is not None:
+            return seat.participant
+        return Participant(id=id, privilege=self.settle(room, id, principal, None).privilege)
 
     async def first_joined(self, room: Room, participant: str) -> int:
         """The sequence after which a participant may read. Raises StoreError."""

@@ -88,10 +88,10 @@ class CallableNames:
 
     def of(self, caller: Caller) -> frozenset[str]:
         namespace = self._namespace()
-        found = self._known.get(caller.key)
+        view = namespace.view(caller.key)
+        found = self._known.get(view.key)
         if found is not None and found[0] is namespace:
             return found[1]
-        view = namespace.view(caller.key)
         names: set[str] = set()
         for route in {id(route): route for table in (view.tools, view.prompts) for route in table.values()}.values():
             names |= self.of_route(route)
@@ -99,8 +99,8 @@ class CallableNames:
                 names.update(map(normalise, pair))
         if len(self._known) >= VIEWS_MAX:
             self._known.clear()
-        self._known[caller.key] = namespace, frozenset(names)
-        return self._known[caller.key][1]
+        self._known[view.key] = namespace, frozenset(names)
+        return self._known[view.key][1]
 
     def of_route(self, route: Route) -> frozenset[str]:
         operation = self._operation(route)

@@ -1,4 +1,7 @@
-"""Check 10: does a person have to agree first? A held call passes by `Guard.release`, never here."""
+"""Check 10: does a person have to agree first? A held call passes by `Guard.release`, never here.
+
+In a room, who is restricted there calls nothing at all (MCPx 3.1).
+"""
 
 from collections.abc import Callable
 
@@ -27,16 +30,23 @@ class GateCheck:
         self._plan = plan
 
     def applies_to(self, route: Route) -> bool:
-        return route.is_held
+        return route.is_held or route.link.members is not None
 
     def check(self, call: Call, link: CallLink) -> Refuse | None:
+        restricted = link.members.maybe_refusal(call.caller.principal.name) if link.members is not None else None
+        if restricted is not None:
+            return Refuse(self.number, restricted)
         hold = call.hold
-        if hold is None:  # no person could be asked
-            return HELD
+        if hold is None:  # where it is held, no person could be asked
+            return HELD if call.route is not None and call.route.is_held else None
         return hold.refusal(call) if hold.is_waiting else None
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
-        held = self.applies_to(route)
+        members = route.link.members
+        if members is not None and members.maybe_refusal(caller.name) is not None:
+            why = f"privilege_violation: {caller.name} is restricted in the room {members.name}"
+            return Verdict(check=self.number, name=self.name, verdict="refuse", reason=why)
+        held = route.is_held
         reason = self._why_held(route, caller) if held else self._why_not(route)
         return Verdict(check=self.number, name=self.name, verdict="hold" if held else "pass", reason=reason)
 

@@ -1,0 +1,22 @@
+"""Changes of rooms are told at once, and then together."""
+
+import asyncio
+
+import pytest
+
+from interlock.runtime.catalog.paced_changes import PacedChanges
+
+
+@pytest.mark.req("X-10.1-3")
+async def test_a_change_is_told_at_once_and_those_after_it_together() -> None:
+    told: list[frozenset[str]] = []
+    paced = PacedChanges(told.append, pause_s=0.05)
+    paced.add(frozenset(("tools",)))
+    await asyncio.sleep(0.01)
+    assert told == [{"tools"}]
+    paced.add(frozenset(("tools",)))
+    paced.add(frozenset(("prompts",)))
+    await asyncio.sleep(0.01)
+    assert len(told) == 1
+    await asyncio.sleep(0.06)
+    assert told[1:] == [{"tools", "prompts"}]
