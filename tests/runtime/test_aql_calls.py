@@ -426,6 +426,23 @@ async def held(here: AqlPlace, client: Aql, leaf: Any) -> None:
     assert sent(leaf) == []
 
 
+@pytest.mark.parametrize(
+    ("annotations", "also", "shown"),
+    [({}, "x.*", "destructive"), ({"readOnlyHint": False}, "x.*", "destructive"), (WRITES, "docs.*", "reversible")],
+)
+@still
+async def test_a_held_call_shows_the_danger_it_is_held_for(
+    tmp_path: Path, annotations: dict[str, bool], also: str, shown: str
+) -> None:
+    async with place(tmp_path, f'[gate]\nalso = ["{also}"]\n') as here:
+        await here.leaf(tools=[tool("run_job", annotations=annotations)])
+        client = here.modern("aql-single")
+        waits = client.client.begin("tools/call", {"name": "mcp_aql", "arguments": {"operation": "docs__run_job"}})
+        await here.house.until(waits.done)
+        details = waits.result()["result"]["structuredContent"]["error"]["details"]
+        assert details["danger_level"] == shown and "confirmation_id" in details
+
+
 @pytest.mark.req("AQL-C.map-13", "AQL-C.err-7")
 @still
 async def test_budgets_refuse_and_say_when_to_come_again(tmp_path: Path) -> None:

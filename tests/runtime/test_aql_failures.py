@@ -187,3 +187,26 @@ async def test_a_name_that_a_later_version_reserves_is_refused_and_suffixed(
         said = await here.modern().do("pause_agent")
         (suffixed,) = said["error"]["details"]["available"][:1]
         assert suffixed.startswith("pause_agent_x") and (await here.modern().do(suffixed))["success"]
+
+
+@pytest.mark.req("AQL-C.map-12")
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("ENOENT: no such file or directory, open 'a.txt'", "NOT_FOUND_RESOURCE"),
+        ("Error executing tool read: [Errno 2] No such file or directory: 'a.txt'", "NOT_FOUND_RESOURCE"),
+        ("Error: EEXIST: file already exists, mkdir 'a'", "CONFLICT_ALREADY_EXISTS"),
+        ("[Errno 13] Permission denied: 'a.txt'", "PERMISSION_DENIED"),
+        ("EPERM: operation not permitted, unlink 'a'", "PERMISSION_DENIED"),
+        ("EIO: i/o error, read", "INTERNAL_ERROR"),
+        ("[Errno 28] No space left on device", "INTERNAL_ERROR"),
+        ("no such file", "INTERNAL_ERROR"),  # prose is not guessed from
+        ("could not run\nENOENT: no such file or directory", "INTERNAL_ERROR"),
+    ],
+)
+def test_an_error_name_of_the_operating_system_selects_the_code(text: str, code: str) -> None:
+    result = {"content": [{"type": "text", "text": text}], "isError": True}
+    failed = read_result(json.dumps(result).encode(), tool="files.read", operation="files__read").failure
+    assert failed is not None and failed.details is not None
+    assert (failed.code, failed.details["upstream_error"]) == (code, text)
+    assert ("errno" in failed.details) is (code != "INTERNAL_ERROR")

@@ -4,6 +4,7 @@
 guessed from prose, and nothing of the node itself (paths, classes, traces) is told.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from interlock.protocol.aql.errors import (
     permission_denied,
     unknown_operation,
 )
+from interlock.protocol.aql.model import Danger
 from interlock.protocol.ax.confirmation.held_call import CONFIRMATION
 from interlock.protocol.ax.errors import SCOPE_DENIED
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, maybe_string
@@ -43,6 +45,16 @@ _HOW: Final = "Nothing was executed. When the person has agreed, send exactly th
 _LEGACY: Final = {-32002: TOOL_DEGRADED, -32003: BUDGET_EXCEEDED}
 _INTERLOCK_ERROR: Final = "dev.interlock/error"
 _STATUS_KEYS: Final = ("http_status", "status", "status_code", "statusCode")
+# Errors of the operating system, as Node.js and Python name them: names, not prose (docs/decisions/0077).
+_MILD: Final = frozenset({Danger.SAFE.word, Danger.REVERSIBLE.word})
+_OS_ERROR: Final = re.compile(r"\b(ENOENT|EEXIST|EACCES|EPERM):|\[Errno (1|2|13|17)\]")
+_ERRNO: Final = {"1": "EPERM", "2": "ENOENT", "13": "EACCES", "17": "EEXIST"}
+_OS_CODES: Final[Mapping[str, Code]] = {
+    "ENOENT": Code.NOT_FOUND_RESOURCE,
+    "EEXIST": Code.CONFLICT_ALREADY_EXISTS,
+    "EACCES": Code.PERMISSION_DENIED,
+    "EPERM": Code.PERMISSION_DENIED,
+}
 _DRIVER_CODES: Final[Mapping[str, Code]] = {
     "input_invalid": Code.VALIDATION_INVALID_TYPE,
     "input_unsupported": Code.VALIDATION_INVALID_TYPE,
@@ -181,6 +193,10 @@ def _tool_failure(found: _Result, tool: str, operation: str, danger: str) -> Fai
     if said is not None:
         details["reason"] = said
         return failure(_DRIVER_CODES.get(said, Code.INTERNAL_ERROR), line, details)
+    named = _OS_ERROR.search(line)
+    if named is not None:
+        errno = named[1] or _ERRNO[named[2]]
+        return failure(_OS_CODES[errno], line, {"errno": errno, **details})
     return internal_error(line, **details)
 
 
@@ -253,12 +269,19 @@ def _confirmation(meta: Raw | None, operation: str, danger: str) -> Failure | No
     if maybe_string(held.get("status")) == "confirmation_denied":
         said = maybe_string(held.get("reason"))
         return permission_denied("confirmation_denied", **({"note": said} if said else {}))
-    details: dict[str, Any] = {"operation": operation, "danger_level": danger}
+    details: dict[str, Any] = {"operation": operation, "danger_level": _shown_danger(danger, held)}
     for key in ("confirmation_id", "approval_url", "expires_at"):
         value = maybe_string(held.get(key))
         if value is not None:
             details[key] = value
     return failure(Code.CONFIRMATION_REQUIRED, f"This operation requires confirmation by a person. {_HOW}", details)
+
+
+def _shown_danger(danger: str, held: Mapping[str, Raw]) -> str:
+    """A call that is held because it cannot be undone is no less than destructive, whatever its name alone says."""
+    capability = _maybe_decoded(held.get("capability"))
+    is_irreversible = isinstance(capability, Mapping) and capability.get("reversible") is False
+    return Danger.DESTRUCTIVE.word if is_irreversible and danger in _MILD else danger
 
 
 # JSON-RPC errors
