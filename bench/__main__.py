@@ -32,6 +32,7 @@ from bench.report import (
     tables,
     unsteadiness,
 )
+from bench.rooms import measure as rooms
 
 SECTIONS = (
     "calls",
@@ -48,6 +49,7 @@ SECTIONS = (
     "approvals",
     "crowds",
     "subservers",
+    "rooms",
     "first-run",
     "others",
 )
@@ -140,6 +142,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         approvals = inbox.in_a_folder(*((500, 5_000) if options.quick else (inbox.PENDING, inbox.RECORDS)))
     stayed = crowds.measure(options.quick, say) if "crowds" in options.only else []
     planted = forest.measure(options.quick, say) if "subservers" in options.only else []
+    fanned = rooms.measure(options.quick, say) if "rooms" in options.only else None
     newcomer = None
     if "first-run" in options.only:
         console.print("[bold]first run[/bold]")
@@ -163,6 +166,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         approvals=approvals,
         forest=planted,
         first_run=newcomer,
+        rooms=fanned,
     )
 
 

@@ -16,6 +16,8 @@ from bench.hops import DEPTHS, FEW, FIRST, MANY, further
 from bench.inbox import AT_ONCE
 from bench.load import Job
 from bench.measure import Figures, Sample, Spread, added, ratio, spread
+from bench.rooms import page as rooms
+from bench.rooms.measure import RoomFigures
 from bench.tokens import page as tokens
 
 CPU_RATIO_MAX = 2.5  # CPU time per call, of nginx's
@@ -93,6 +95,7 @@ class Report(msgspec.Struct, kw_only=True):
     approvals: dict[str, float] = {}
     forest: list[Planted] = []
     first_run: FirstRun | None = None
+    rooms: RoomFigures | None = None
 
 
 class Limit(msgspec.Struct, kw_only=True):
@@ -142,6 +145,8 @@ def limits(report: Report) -> list[Limit]:
         promise = f"from clone to the first call at most {FIRST_CALL_MAX_S:.0f} s, with warm package caches"
         found.append(limit(promise, report.first_run.spread_of(FIRST_CALL), FIRST_CALL_MAX_S, "s"))
     found += [stay(crowd) for crowd in report.crowds]
+    for promise, value, kept, unit in rooms.promises(report.rooms) if report.rooms is not None else ():
+        found.append(Limit(promise=promise, measured=shown(value, unit) if value is not None else None, kept=kept))
     return found + [limit for planted in report.forest for limit in seen_above(planted)]
 
 
@@ -450,6 +455,8 @@ def parts(report: Report) -> list[Part]:
     if report.forest:
         trees = list(forest_rows(report.forest))
         found.append(Part("subservers by the thousand", [ABOUT_FOREST, ON_CHANGES], FOREST_COLUMNS, trees))
+    if report.rooms is not None:
+        found.append(Part("rooms", rooms.words(report.rooms), rooms.COLUMNS, list(rooms.rows(report.rooms))))
     return found
 
 

@@ -11,6 +11,7 @@ from bench.hops import DEPTHS, FEW, MANY, further
 from bench.load import Job
 from bench.measure import Figures, Sample
 from bench.report import LARGE_RESULTS, UNSTEADY_MAX, Report, Section, limits, markdown, missed, unsteadiness
+from bench.rooms.measure import Beside, Fanned, RoomFigures, Round
 
 
 def live(parked: int = 0, in_flight: int = 0) -> Live:
@@ -171,3 +172,26 @@ def test_a_first_call_counts_from_the_clone(seconds: list[float], kept: bool | N
     (promise,) = limits(made)
     assert promise.kept is kept
     assert ("29.0" in markdown(made) or "29 s" in markdown(made)) is (kept is True)
+
+
+def fanned(rate: float, each_kb: float) -> RoomFigures:
+    ours = Round(per_second=rate, cpu_us=5.0, p50_us=4000.0, p99_us=9000.0)
+    theirs = Round(per_second=100.0, cpu_us=5.0, p50_us=100.0, p99_us=900.0)
+    beside = Beside(quiet_p50=[100.0], busy_p50=[149.0], quiet_p99=[900.0], busy_p99=[990.0])
+    shape = Fanned(rooms=1, participants=1000, node=[ours], bare=[theirs], each_kb=each_kb)
+    return RoomFigures(shapes=[shape], beside=beside)
+
+
+@pytest.mark.parametrize(
+    ("figures", "kept"),
+    [
+        (fanned(50.0, 60.0), [True, True, True]),
+        (fanned(49.0, 61.0), [False, False, True]),
+        (RoomFigures(shapes=[Fanned(rooms=1, participants=1000)], beside=Beside()), [None, None, None]),
+    ],
+    ids=["at the limit", "beyond it", "not measured"],
+)
+def test_rooms_keep_their_promises_or_are_said_not_to(figures: RoomFigures, kept: list[bool | None]) -> None:
+    whole = Report(machine="m", python="3", pinned=True, sections=[], rooms=figures)
+    assert [one.kept for one in limits(whole)] == kept
+    assert "## rooms" in markdown(whole)

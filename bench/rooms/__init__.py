@@ -1,0 +1,1 @@
+"""Rooms against a bare broadcast with the same WebSocket library, in the same run."""
