@@ -1,7 +1,7 @@
 """An inbox on a real store with a clock that stands until it is moved, and a way to pull the plug."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +77,18 @@ def _got(answer: object) -> Approval:
 
 
 @contextlib.asynccontextmanager
-async def desk_at(folder: Path, clock: Hands | None = None, **rules: Any) -> AsyncIterator[Desk]:
-    """A second one on the same folder is what a restart sees: nothing is carried over but the disk."""
+async def desk_at(
+    folder: Path, clock: Hands | None = None, made: Callable[[Desk], None] = lambda _: None, **rules: Any
+) -> AsyncIterator[Desk]:
+    """A second one on the same folder is what a restart sees: nothing is carried over but the disk.
+
+    `made` makes what is there before the inbox opens.
+    """
     store, audit = build_store("sqlite", folder), build_audit("sqlite", folder)
     await store.open()
     await audit.open()
     desk = Desk(store, audit, clock or Hands(), Rules(**rules))
+    made(desk)
     try:
         await desk.inbox.open()
         yield desk

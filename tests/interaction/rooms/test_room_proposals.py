@@ -109,6 +109,16 @@ def listed(node: RunningNode, who: Bare, topic: str = "garden") -> dict[str, dic
     return {one["proposalId"]: one for one in told["proposals"]}
 
 
+def post(node: RunningNode, who: Bare, path: str, body: Any = None, topic: str = "garden") -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    headers = {"authorization": f"Bearer {who.secret}"}
+    connection.request("POST", f"/v0/topics/{topic}/{path}", json.dumps(body or {}), headers)
+    answered = connection.getresponse()
+    told = json.loads(answered.read())
+    connection.close()
+    return answered.status, told
+
+
 @pytest.mark.req("X-10.2-3", "X-N-1", "X-4.2.1-2", "X-10.2-1", "X-7.1-2")
 async def test_a_proposal_is_approved_in_the_inbox_and_sent_as_the_approver(node: RunningNode, person: Person) -> None:
     async with joined(node, "restricted", "full", "restricted") as (agent, robot, bystander):
@@ -128,6 +138,9 @@ async def test_a_proposal_is_approved_in_the_inbox_and_sent_as_the_approver(node
             shown
         )
         assert shown["status"] == "pending" and shown["params"] == WATER["params"]
+        preview = (await asyncio.to_thread(node.cli, "approvals", "show", waiting["id"][:8])).stdout
+        for told in ("once, in your name", "it is dry", f"tools/call to {robot.name}, in the room garden", '"roses"'):
+            assert told in " ".join(preview.split()), preview
         decided = await asyncio.to_thread(person.decide, waiting["id"], "approve")
         assert decided.get("status") in ("used", "done"), decided
         asked = await answer(robot, result={"content": [{"type": "text", "text": "watered"}]})
@@ -141,3 +154,139 @@ async def test_a_proposal_is_approved_in_the_inbox_and_sent_as_the_approver(node
         assert listed(node, agent)[proposal]["status"] == "fulfilled"
         assert listed(node, agent)[proposal]["params"] == WATER["params"]
         assert (await asyncio.to_thread(person.decide, waiting["id"], "approve"))["error"] == "already_claimed"
+
+
+@pytest.mark.req("X-4.2.1-6", "X-N-6")
+async def test_a_proposal_is_denied_rejected_and_withdrawn_each_over_each_way(
+    node: RunningNode, person: Person
+) -> None:
+    async with joined(node, "restricted", "full", "full") as (agent, robot, human):
+
+        async def told(status: str, proposal: str, **wanted: Any) -> None:
+            event = await robot.until(kind="system", event=f"proposal_{status}", correlation_id=proposal)
+            assert {name: event["payload"].get(name) for name in wanted} == wanted
+            assert listed(node, agent)[proposal]["status"] == status
+
+        denied = await propose(agent, robot)
+        waiting = await person.waiting(denied)
+        await asyncio.to_thread(person.decide, waiting["id"], "deny", reason="not now")
+        await told("rejected", denied, reason="not now", by="local")
+        over_http, over_socket, back_http, back_socket = [await propose(agent, robot) for _ in range(4)]
+        await person.waiting(back_socket)
+        assert post(node, agent, f"proposals/{over_http}/reject")[0] == 403
+        status, said = post(node, human, f"proposals/{over_http}/reject", {"reason": "unsafe"})
+        assert (status, said) == (200, {"proposalId": over_http, "status": "rejected"})
+        await told("rejected", over_http, reason="unsafe", by=human.name)
+        await human.send("mcp/reject", {"reason": "disagree"}, correlation_id=over_socket)
+        await told("rejected", over_socket, reason="disagree", by=human.name)
+        assert post(node, human, f"proposals/{back_http}/withdraw")[1]["error"] == "not_proposer"
+        assert post(node, agent, f"proposals/{back_http}/withdraw")[1]["status"] == "withdrawn"
+        await told("withdrawn", back_http, by=agent.name)
+        await robot.send("mcp/withdraw", {}, correlation_id=back_socket)
+        assert (await robot.until(event="error"))["payload"]["code"] == "not_proposer"
+        await agent.send("mcp/withdraw", {}, correlation_id=back_socket)
+        await told("withdrawn", back_socket, by=agent.name)
+        assert post(node, agent, f"proposals/{back_http}/withdraw")[1]["error"] == "already_claimed"
+        assert post(node, agent, "proposals/never/withdraw")[1]["error"] == "unknown_proposal"
+
+
+@pytest.mark.req("X-4.2.1-1", "X-4.2.1-3", "X-4.2.1-5", "X-3.1-7", "X-10.2-2")
+async def test_a_full_participant_fulfils_in_the_room_and_the_inbox_item_is_decided(
+    node: RunningNode, person: Person
+) -> None:
+    async with joined(node, "restricted", "full", "full") as (agent, robot, human):
+        request = {"jsonrpc": "2.0", "id": 7, **WATER}
+        proposal = await propose(agent, robot)
+        waiting = await person.waiting(proposal)
+        fulfilment = await human.send("mcp", request, to=[robot.name], correlation_id=proposal)
+        asked = await answer(robot)
+        assert (asked["from"], asked["id"]) == (human.name, fulfilment)
+        ended = await agent.until(event="proposal_fulfilled")
+        assert ended["payload"]["by"] == human.name and ended["payload"]["fulfilment"] == fulfilment
+        decided = node.admin(f"/approvals/{waiting['id']}")
+        assert decided["status"] == "done" and decided["decision"]["by"] == f"room:{human.name}"
+        shown = listed(node, agent)[proposal]
+        assert shown["matched_by"] == "correlation_id" and "modified" not in shown
+        # A second one is delivered, and named for what it is.
+        again = await human.send("mcp", request, to=[robot.name], correlation_id=proposal)
+        assert (await robot.until(id=again))["from"] == human.name
+        refused = await human.until(event="error", correlation_id=again)
+        assert refused["payload"]["code"] == "already_claimed"
+        # Without a correlation it is found by what it asks for, unless two ask for the same.
+        alike = await propose(agent, robot, {**WATER, "params": {"name": "water", "arguments": {"a": 1, "b": 2}}})
+        await person.waiting(alike)
+        spelled = {"name": "water", "arguments": {"b": 2, "a": 1.0}}
+        await human.send("mcp", {**request, "params": spelled}, to=[robot.name])
+        await answer(robot, error={"code": -1, "message": "no water"})
+        assert (await agent.until(event="proposal_failed"))["correlation_id"] == alike
+        assert listed(node, agent)[alike]["matched_by"] == "content"
+        twins = [await propose(agent, robot) for _ in range(2)]
+        await person.waiting(twins[1])
+        await human.send("mcp", request, to=[robot.name])
+        await answer(robot)
+        edited = {**request, "params": {"name": "water", "arguments": {"litres": 1}}}
+        await human.send("mcp", edited, to=[robot.name], correlation_id=twins[0])
+        await answer(robot)
+        ended = await agent.until(event="proposal_fulfilled")
+        assert ended["correlation_id"] == twins[0] and ended["payload"]["modified"] is True
+        shown = listed(node, agent)
+        assert shown[twins[0]]["params"] == WATER["params"] and shown[twins[0]]["sent_params"] == edited["params"]
+        assert shown[twins[1]]["status"] == "pending"
+
+
+@pytest.mark.req("X-4.2.1-5")
+async def test_of_all_who_fulfil_at_once_one_does_and_never_its_proposer(node: RunningNode, person: Person) -> None:
+    async with joined(node, "full", "full") as (agent, robot):
+        request = {"jsonrpc": "2.0", "id": 7, **WATER}
+        proposal = await propose(agent, robot)
+        waiting = await person.waiting(proposal)
+        own = await agent.send("mcp", request, to=[robot.name], correlation_id=proposal)
+        assert (await agent.until(event="error", correlation_id=own))["payload"]["code"] == "self_approval"
+        assert (await person.waiting(proposal))["status"] == "pending"
+        proofs = [signed_enrolment(node, waiting["id"]) for _ in range(4)]
+        bodies = [{"decision": "approve", "proof": proof} for proof in proofs]
+        path = f"/approvals/{waiting['id']}"
+        told = await asyncio.gather(*(asyncio.to_thread(node.admin, path, "POST", body) for body in bodies))
+        errors = [one["error"] for one in told if "error" in one]
+        assert errors == ["already_claimed"] * 3
+        asked = await robot.until(kind="mcp", correlation_id=proposal, **{"from": "operator:ada"})
+        await robot.say("done")
+        await robot.until(kind="chat")
+        assert [one["id"] for one in robot.heard if one.get("from") == "operator:ada"] == [asked["id"]]
+
+
+@pytest.mark.req("X-7.3-3")
+async def test_the_21st_pending_proposal_is_refused_and_reaches_nobody(node: RunningNode, person: Person) -> None:
+    async with joined(node, "restricted", "full", topic="few") as (agent, robot):
+        sent = [await propose(agent, robot) for _ in range(3)]
+        refused = await agent.until(event="error")
+        assert (refused["payload"]["code"], refused["correlation_id"]) == ("rate_limited", sent[2])
+        assert refused["payload"]["details"]["limit"] == 2 and refused["payload"]["details"]["retry_after_ms"] > 0
+        await person.waiting(sent[1])
+        assert listed(node, agent, "few").keys() == set(sent[:2])
+        assert post(node, agent, f"proposals/{sent[0]}/withdraw", topic="few")[0] == 200
+        await agent.until(event="proposal_withdrawn")
+        again = await propose(agent, robot)
+        assert (await robot.until(id=again))["kind"] == "mcp/proposal"
+        assert sent[2] not in [one["id"] for one in robot.heard]
+
+
+@pytest.mark.req("X-10.2-2", "X-4.2-6")
+async def test_rooms_enforce_without_the_tracker_and_a_target_must_be_there(node: RunningNode, person: Person) -> None:
+    async with joined(node, "restricted", "full", topic="untracked") as (agent, robot):
+        proposal = await propose(agent, robot)
+        assert (await robot.until(id=proposal))["kind"] == "mcp/proposal"
+        assert listed(node, agent, "untracked") == {}
+    async with joined(node, "restricted", "full") as (agent, robot):
+        several = await agent.send("mcp/proposal", WATER, to=[robot.name, agent.name])
+        absent = await agent.send("mcp/proposal", WATER, to=["away"])
+        for proposal, code in ((several, "one_recipient"), (absent, "target_absent")):
+            waiting = await person.waiting(proposal)
+            assert (await asyncio.to_thread(person.decide, waiting["id"], "approve"))["error"] == code
+            assert (await person.waiting(proposal))["status"] == "pending"
+        shown = listed(node, agent)
+        assert shown[several]["target"] is None and shown[several]["targets"] == [robot.name, agent.name]
+        doubled = '{"method":"tools/call","params":{"name":"a","name":"b"}}'
+        head = f'"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","to":["{robot.name}"],"kind":"mcp/proposal"'
+        await agent.socket.send(f'{{{head},"payload":{doubled}}}')
+        assert (await agent.until(event="error"))["payload"]["code"] == "invalid_proposal"

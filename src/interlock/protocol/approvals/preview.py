@@ -30,6 +30,8 @@ NODE_EFFECTS: Final = {
     "enrolment": "the holder of this key may approve from now on; approve it only if you made it yourself",
     "configuration": "you say that you changed this; it is in effect, and is no longer shown as unsigned",
 }
+# What a yes does in a room.
+PROPOSAL_EFFECT: Final = "exactly this is sent to its target in the room, once, in your name"
 # What a yes does to an agent, by the kind of approval.
 AGENT_EFFECTS: Final = {
     "start": "the agent starts; each step that it reports is still judged",

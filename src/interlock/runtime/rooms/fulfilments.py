@@ -28,6 +28,15 @@ class _Claim(msgspec.Struct, frozen=True):
     is_gates: bool = False  # the gate uses the approval, and ends it
 
 
+class Answered(msgspec.Struct, frozen=True):
+    """How a fulfilment went."""
+
+    approval_id: str
+    end: Move
+    outcome: str
+    is_gates: bool  # which is told the end itself
+
+
 class Fulfilments:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -87,17 +96,15 @@ class Fulfilments:
             await self._inbox.finish(approval.id, Move.FAIL, refusal.code)
         return refusal
 
-    async def take_answer(self, envelope: Envelope) -> str | None:
-        """The approval that it ends; None where it is no answer."""
+    def take_answer(self, envelope: Envelope) -> Answered | None:
+        """What it ends; None where it is no answer."""
         id = envelope.correlation_id or ""
         claim = self._claims.get(id)
         end = None if claim is None else rules.maybe_end(envelope.payload, claim.rpc_id)
         if claim is None or end is None or envelope.sender != claim.target:
             return None
         self._forget(id)
-        if not claim.is_gates:
-            await self._inbox.finish(claim.approval_id, *end)
-        return claim.approval_id
+        return Answered(claim.approval_id, *end, claim.is_gates)
 
     def _forget(self, envelope_id: str) -> None:
         claim = self._claims.pop(envelope_id, None)

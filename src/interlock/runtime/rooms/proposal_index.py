@@ -4,7 +4,7 @@ The record of a proposal is its approval in the inbox; here is what the inbox ha
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -13,10 +13,13 @@ from interlock.protocol.approvals.approval import Approval, Decision, Kind
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.rooms import proposals as rules
 from interlock.protocol.rooms.envelope import Envelope
+from interlock.protocol.rooms.participants import participant_of
 from interlock.protocol.rooms.proposals import STATUS, ProposalStatus
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.rooms.room import Room
+
+NAMES_MAX: Final = 10_000
 
 Key = tuple[str, str]  # topic, id of the envelope
 
@@ -25,7 +28,6 @@ class Tracked(msgspec.Struct):
     approval_id: str
     proposer: str
     told: ProposalStatus | None = None  # to the room
-    by: str | None = None  # the participant that decided
     fulfilment: str | None = None
     matched_by: str | None = None  # correlation_id or content
     sent_params: Raw | None = None  # where they are not those that were proposed
@@ -38,6 +40,7 @@ class ProposalIndex:
         self._inbox = inbox
         self._tracked: dict[Key, Tracked] = {}
         self._waiting: dict[str, dict[str, set[str]]] = {}  # topic -> proposer -> ids that are admitted or pending
+        self._names: dict[Key, str] = {}  # topic and principal -> what it is called in the room
         self.counts: dict[tuple[str, str], int] = {}  # topic and status -> how many came to stand so
 
     def load(self) -> None:
@@ -54,7 +57,19 @@ class ProposalIndex:
     def count(self, topic: str, status: ProposalStatus) -> None:
         self.counts[topic, status.value] = self.counts.get((topic, status.value), 0) + 1
 
+    def name(self, topic: str, principal: str, participant: str) -> None:
+        if len(self._names) >= NAMES_MAX:
+            self._names.clear()
+        self._names[topic, principal] = participant
+
     # Looking
+
+    def maybe_decider(self, approval: Approval) -> str | None:
+        """The participant that decided."""
+        if approval.decision is None:
+            return None
+        principal = decider(approval.decision)
+        return self._names.get((approval.room or "", principal)) or participant_of(principal)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._tracked
@@ -105,7 +120,7 @@ class ProposalIndex:
 
     async def described(self, room: Room, approval: Approval) -> dict[str, Any]:
         """In the words of MCPx 10.2. Raises StoreError."""
-        tracked, decision = self._tracked.get(key_of(approval)), approval.decision
+        tracked = self._tracked.get(key_of(approval))
         envelope = await room.maybe_envelope(approval.proposal_id or "")
         proposed = None if envelope is None else rules.maybe_proposed(envelope.payload)
         expires_at = approval.expires_at
@@ -123,12 +138,11 @@ class ProposalIndex:
             "targets": list(envelope.to) if envelope is not None and envelope.to and approval.target is None else None,
             "reason": approval.reason,
             "approval": approval.id,
-            "by": None if decision is None else decider(decision),
+            "by": self.maybe_decider(approval),
             "outcome": approval.outcome,
         }
         if tracked is not None:
             more |= {
-                "by": tracked.by or more["by"],
                 "fulfilment": tracked.fulfilment,
                 "matched_by": tracked.matched_by,
                 "modified": True if tracked.sent_params is not None else None,

@@ -260,11 +260,15 @@ class Proposals:
         return _as_refusal(used, answers) if isinstance(used, Fault) else None
 
     async def _take_answer(self, envelope: Envelope) -> None:
-        approval_id = await self._fulfilments.take_answer(envelope)
-        approval = None if approval_id is None else self._inbox.get(approval_id)
+        answered = self._fulfilments.take_answer(envelope)
+        if answered is None:
+            return
+        approval = self._inbox.get(answered.approval_id)
         tracked = None if approval is None else self.index.maybe_tracked(key_of(approval))
         if tracked is not None:
             tracked.answer = envelope
+        if not answered.is_gates:
+            await self._inbox.finish(answered.approval_id, answered.end, answered.outcome)
 
     # What people decide in the inbox
 
@@ -349,11 +353,8 @@ class Proposals:
         self, approval: Approval, what: What, by: str, principal: str, reason: str | None
     ) -> Approval | Fault:
         decision = Decision(what=what, by=principal, at=self._clock.wall(), reason=reason)
-        decided = await self._inbox.decide(approval.id, decision)
-        tracked = self.index.maybe_tracked(key_of(approval))
-        if tracked is not None and isinstance(decided, Approval):
-            tracked.by = by
-        return decided
+        self.index.name(approval.room or "", principal, by)
+        return await self._inbox.decide(approval.id, decision)
 
     # Sending
 
@@ -385,7 +386,7 @@ class Proposals:
             return sent
         tracked = self.index.maybe_tracked(key_of(approval))
         if tracked is not None:
-            tracked.by, tracked.fulfilment = who.id, sent.id
+            tracked.fulfilment = sent.id
         return self._inbox.get(approval.id) or approval
 
     def maybe_released(self, envelope_id: str) -> str | None:
@@ -412,10 +413,9 @@ class Proposals:
         room, decision = self._rooms.get(topic), approval.decision
         if room is None:
             return
-        by = tracked.by or (None if decision is None else participant_of(decider(decision)))
         said = {
             "proposer": tracked.proposer,
-            "by": tracked.proposer if status is ProposalStatus.WITHDRAWN else by,
+            "by": tracked.proposer if status is ProposalStatus.WITHDRAWN else self.index.maybe_decider(approval),
             "reason": decision.reason if decision is not None and status is ProposalStatus.REJECTED else None,
             "fulfilment": tracked.fulfilment,
             "modified": True if tracked.sent_params is not None else None,

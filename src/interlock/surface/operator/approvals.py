@@ -180,6 +180,9 @@ ENDPOINTS = (
             error_cases.NOT_FOUND,
             error_cases.AMBIGUOUS_ID,
             error_cases.CONFIRMATION_OVER,
+            error_cases.PROPOSAL_OVER,
+            error_cases.PROPOSAL_UNREADY,
+            error_cases.PROPOSAL_BARRED,
         ),
     ),
     Endpoint(

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
-from interlock.protocol.approvals.preview import AGENT_EFFECTS, NODE_EFFECTS, shown_params
+from interlock.protocol.approvals.preview import AGENT_EFFECTS, NODE_EFFECTS, PROPOSAL_EFFECT, shown_params
 from interlock.protocol.jsontext.folded_preview import Shown
 from interlock.surface.console.frame import PAGES, console_page, page, text
 
@@ -103,6 +103,7 @@ def _title(one: Approval) -> str:
     titles = {
         "definition": f"What does {one.tool} do?",
         "configuration": "Did you loosen the configuration?",
+        "proposal": f"A proposal in the room {one.room}",
         "enrolment": f"May {one.tool.partition('.')[2]} approve from now on?",
     }
     return titles.get(one.kind, f"A call of {one.tool}")
@@ -111,6 +112,9 @@ def _title(one: Approval) -> str:
 def _heading(one: Approval) -> str:
     if one.kind == "definition" or one.kind in NODE_EFFECTS or one.kind in AGENT_EFFECTS:
         return text(_title(one))
+    if one.kind == "proposal":
+        verb = "proposes" if one.status in OPEN else "proposed"
+        return f"{text(one.agent or one.requested_by)} {verb} <code>{text(one.tool)}</code>"
     verb = "wants to call" if one.status in OPEN else "called" if one.status in _RAN else "wanted to call"
     return f"{text(one.requested_by)} {verb} <code>{text(one.tool)}</code>"
 
@@ -122,6 +126,8 @@ def _effect(one: Approval) -> str:
         return f'<p class="effect">{text(f"If you agree, {AGENT_EFFECTS[one.kind]}.")}</p>'
     if one.kind in NODE_EFFECTS:
         return f'<p class="effect grave">{text(f"If you agree, {NODE_EFFECTS[one.kind]}.")}</p>'
+    if one.kind == "proposal":
+        return f'<p class="effect">{text(f"If you agree, {PROPOSAL_EFFECT}.")}</p>'
     words = effect(one.capability, is_classified=CLASSIFIED in one.factors)
     is_grave = "cannot" in words and one.status in OPEN
     return f'<p class="effect{" grave" if is_grave else ""}">{text(words)}</p>'
@@ -151,6 +157,8 @@ def _what(one: Approval) -> str:
 def _after(one: Approval) -> str:
     """How it went, for the person who decided."""
     told = _NEXT.get(one.status, "").format(by=text(one.requested_by))
+    if one.kind == "proposal" and one.status == "approved":
+        told = "It is being sent."
     if one.kind == "definition" and one.status in ("approved", *_RAN):
         told = "It is remembered for this definition of the tool." if one.status == "done" else ""
     decided = _decision(one.decision)
@@ -162,7 +170,9 @@ def _after(one: Approval) -> str:
 def _facts(one: Approval) -> str:
     facts = [
         ("Asked by", one.requested_by),
-        ("Agent", one.agent),
+        ("Participant" if one.kind == "proposal" else "Agent", one.agent),
+        ("Room", one.room),
+        ("Target", one.target if one.kind == "proposal" else None),
         ("Tool", one.tool),
         ("Route", " / ".join(one.route)),
         ("Capability" if CLASSIFIED in one.factors else "The server says", _capability(one.capability)),

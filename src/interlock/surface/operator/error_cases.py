@@ -40,6 +40,11 @@ CLASSIFIED = ErrorCase("classified", 409, "it is known already what the tool doe
 CONFIRMATION_OVER = ErrorCase(
     "confirmation_used", 409, "used; or confirmation_expired, _denied, _void: it is decided or over"
 )
+PROPOSAL_OVER = ErrorCase("already_claimed", 409, "a room's proposal is carried out already; or proposal_expired")
+PROPOSAL_UNREADY = ErrorCase("target_absent", 409, "its target is not in the room; or one_recipient: it names no one")
+PROPOSAL_BARRED = ErrorCase(
+    "self_approval", 403, "the proposer decides; or privilege_violation: restricted in the room"
+)
 LOGIN_OVER = ErrorCase("login_over", 404, "the login link was used, or is older than a minute")
 LOGIN_FROM_BROWSER = ErrorCase("login_from_browser", 403, "a browser's session makes no login links")
 EXISTS = ErrorCase("exists", 409, "the name is taken")

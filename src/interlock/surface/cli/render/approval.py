@@ -12,7 +12,13 @@ from rich.text import Text
 
 from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
-from interlock.protocol.approvals.preview import AGENT_EFFECTS, NODE_EFFECTS, maybe_change, shown_params
+from interlock.protocol.approvals.preview import (
+    AGENT_EFFECTS,
+    NODE_EFFECTS,
+    PROPOSAL_EFFECT,
+    maybe_change,
+    shown_params,
+)
 from interlock.protocol.jsontext.display import plain
 from interlock.protocol.jsontext.folded_preview import Shown
 from interlock.surface.cli.render.columns import in_columns
@@ -62,6 +68,9 @@ def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
     lines += labelled_lines("what happens", _happens(one), width)
     who = one.requested_by + (f", through {one.agent}" if one.agent else "")
     lines += labelled_lines("asked by", plain(who), width)
+    if one.kind == "proposal":
+        to = f"{one.method} to {one.target or 'no single participant'}, in the room {one.room}"
+        lines += labelled_lines("proposes", plain(to), width)
     if one.reason:
         lines += labelled_lines("because", plain(one.reason), width)
     if one.route:
@@ -99,6 +108,8 @@ def _happens(one: Approval) -> str:
         return AGENT_EFFECTS[one.kind]
     if one.kind in NODE_EFFECTS:
         return NODE_EFFECTS[one.kind]
+    if one.kind == "proposal":
+        return PROPOSAL_EFFECT
     effect = {
         (False, False): "changes nothing",
         (False, True): "changes nothing",

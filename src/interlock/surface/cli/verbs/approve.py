@@ -218,6 +218,8 @@ def _outcome_text(one: "Approval") -> str:
         return "done: the change of the configuration is signed"
     if one.kind == "definition":
         return f"done: {one_line(one.tool)} is remembered"
+    if one.kind == "proposal":
+        return f"approved: it was sent to {one_line(one.target or '')} in the room {one_line(one.room or '')}"
     if one.source == "aql":
         return f"approved: {one_line(one.agent or one.tool)} may go on"
     return f"approved: the same call by {one_line(one.requested_by)} runs once ({time_left(one)} left)"

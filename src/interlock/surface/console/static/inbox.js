@@ -8,7 +8,7 @@ let shows = "pending", chosen = 0;
 
 const list = h("ul", { class: "rows live-data" });
 const told = h("div");
-const KINDS = { call: "call", definition: "what does it do?", start: "agent starts", step: "agent goes on", verify: "agent is checked", enrolment: "new approver", configuration: "loosened configuration" };
+const KINDS = { call: "call", definition: "what does it do?", start: "agent starts", step: "agent goes on", verify: "agent is checked", enrolment: "new approver", configuration: "loosened configuration", proposal: "proposal in a room" };
 const CLASSES = { pending: "pending", approved: "approved", done: "done", used: "info" };
 
 const rows = () => [...list.querySelectorAll("a.row")];

@@ -8,7 +8,7 @@ const RECENT = 8, WAITING = 5;
 const waiting = new Map();
 const place = {};
 
-const label = { call: "call", definition: "what a tool does", start: "start of an agent", step: "step of an agent", verify: "check of an agent", enrolment: "new approver", configuration: "loosened configuration" };
+const label = { call: "call", definition: "what a tool does", start: "start of an agent", step: "step of an agent", verify: "check of an agent", enrolment: "new approver", configuration: "loosened configuration", proposal: "proposal in a room" };
 
 function drawWaiting() {
   const all = [...waiting.values()].sort((a, b) => a.created_at.localeCompare(b.created_at));
