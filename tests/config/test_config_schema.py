@@ -28,6 +28,7 @@ from interlock.config.plan import (
     McpPlan,
     NodePlan,
     Plan,
+    Spawn,
     StorePlan,
 )
 from interlock.config.schema import json_schema
@@ -212,6 +213,8 @@ def test_the_starter_file_loads_without_a_word_and_satisfies_the_schema(project:
     loaded = project.load(text)
     assert loaded.warnings == ()
     assert [server.segment for server in loaded.plan.servers] == ["time", "memory", "files"]
+    spawned = [server.reach for server in loaded.plan.servers if isinstance(server.reach, Spawn)]
+    assert [reach.sandbox is not None and not reach.sandbox.egress for reach in spawned] == [True] * 3
     assert loaded.plan.node == NodePlan()
     assert loaded.plan.auth == AuthPlan()
 
@@ -241,7 +244,7 @@ def test_the_effective_plan_has_the_shape_of_the_file_and_every_key(project: Pro
     assert shown["node"]["listen"] == "127.0.0.1:7411"
     assert shown["data"] == str(project.home / ".local/share/interlock")
     assert shown["servers"]["files"]["npm"] == "@modelcontextprotocol/server-filesystem"
-    assert shown["servers"]["files"]["args"] == ["."]
+    assert shown["servers"]["files"]["args"] == ["files"]
 
 
 def test_the_effective_plan_shows_no_secret(project: Project) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,28 @@ def test_init_writes_a_file_that_check_finds_usable(interlock: Interlock) -> Non
     checked = interlock("check")
     assert checked.code == 0
     assert re.search(r"^interlock\.toml: usable, \d+ warnings?, 3 servers, ", checked.out, re.MULTILINE)
+
+
+def test_the_servers_of_init_run_in_sandboxes_where_the_machine_has_them(
+    inline: Inline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.surface.cli.set_up.machine.no_sandbox", lambda: None)
+    done = inline("init", "--no-key")
+    assert "each runs in a sandbox without network; two may write, in memory/ and files/" in done.out
+    assert (tmp_path / "memory").is_dir() and (tmp_path / "files").is_dir()
+    assert "in a sandbox: time, memory, files" in inline("check").out
+    servers = tomllib.loads((tmp_path / "interlock.toml").read_text())["servers"]
+    assert [one["egress"] for one in servers.values()] == [[]] * 3
+    assert servers["memory"]["env"] == {"MEMORY_FILE_PATH": str(tmp_path / "memory" / "memory.jsonl")}
+
+
+def test_init_says_where_there_is_no_sandbox(inline: Inline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interlock.surface.cli.set_up.machine.no_sandbox", lambda: "bwrap is not installed")
+    done = inline("init", "--no-key")
+    assert "they run with all your rights, because there is no sandbox: bwrap is not installed" in done.out
+    text = (tmp_path / "interlock.toml").read_text()
+    assert all("egress" not in one for one in tomllib.loads(text)["servers"].values())
+    assert text.count("# egress = []") == 3
 
 
 def test_init_makes_the_data_folder_for_its_owner_alone(inline: Inline, tmp_path: Path) -> None:

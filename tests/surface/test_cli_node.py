@@ -143,7 +143,7 @@ def test_watch_goes_on_when_the_node_comes_back(interlock: Interlock, operations
 def test_tools_are_listed_with_their_class_and_found_by_pattern(inline: Inline, node: FakeOperations) -> None:
     out = inline("tools", "list").out
     assert re.search(r"memory\.create_entities +reversible +Does create_entities\.", out)
-    assert re.search(r"time\.convert_time +read-only ", out)
+    assert re.search(r"time\.convert_time +read_only ", out)
     assert re.search(r"notes\.delete_all +irreversible +unauthorised: ", out)
     assert re.search(r"notes\.odd .* withheld: its input schema is not an object", out)
     globbed = inline("tools", "list", "time.*", "--json").json["tools"]
@@ -163,7 +163,7 @@ def test_a_list_has_the_gist_of_a_description_and_show_the_whole(inline: Inline,
         tool("time.short", description=f"Says the time. {second}"),
     ]
     listed = inline("tools", "list")
-    assert re.search(r"time\.short +read-only +Says the time\.$", listed.out, re.MULTILINE)
+    assert re.search(r"time\.short +read_only +Says the time\.$", listed.out, re.MULTILINE)
     assert second not in listed.out
     assert max(map(len, listed.lines)) < 160  # a pipe has no width, and a paragraph is no list
     assert second in inline("tools", "show", "time.short").out

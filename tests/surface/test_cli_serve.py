@@ -87,7 +87,7 @@ def test_the_line_for_curl_lists_the_tools(served: tuple[Interlock, Running, lis
 def test_the_verbs_work_on_the_node_they_were_made_for(served: tuple[Interlock, Running, list[str]]) -> None:
     interlock, _, _ = served
     assert [link["state"] for link in interlock("links", "list", "--json").json["links"]] == ["ready"]
-    assert re.search(r"demo\.echo +read-only", interlock("tools", "list").out)
+    assert re.search(r"demo\.echo +read_only", interlock("tools", "list").out)
     assert "demo → echo" in interlock("tools", "show", "demo.echo").out
     assert interlock("tools", "routes", "--json").json["demo.echo"]["downstream_name"] == "echo"
     called = interlock("tools", "call", "demo.echo", "--arg", "n=5")

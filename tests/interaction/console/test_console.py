@@ -149,7 +149,7 @@ def test_a_tool_is_found_by_words_and_every_check_of_a_call_is_shown(console: Co
     checks = page.locator(".checks li")
     expect(checks.first).to_be_visible()
     assert checks.count() >= 5
-    expect(page.locator("#tool")).to_contain_text("read-only")
+    expect(page.locator("#tool")).to_contain_text("read_only")
     page.get_by_role("button", name="Call", exact=True).click()
     expect(page.locator("#answer[data-state=done]")).to_contain_text('"humidity": 64')
     console.picture("tool")

@@ -1,18 +1,25 @@
 """The first interlock.toml: short, commented, and one that runs."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from interlock.config.toml_text import toml_text
 
+FOLDERS: Final = ("memory", "files")  # beside the file, which these servers may read and write
 EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {  # segment -> (what it is, its table)
     "time": ("The time anywhere, from a PyPI package.", {"pypi": "mcp-server-time"}),
-    "memory": ("A small knowledge graph, from an npm package.", {"npm": "@modelcontextprotocol/server-memory"}),
+    "memory": (
+        "A small knowledge graph, from an npm package; kept in the folder memory.",
+        {"npm": "@modelcontextprotocol/server-memory"},
+    ),
     "files": (
-        "The files of the workspace (the folder of this file).",
-        {"npm": "@modelcontextprotocol/server-filesystem", "args": ["."]},
+        "The files in the folder files, from an npm package.",
+        {"npm": "@modelcontextprotocol/server-filesystem", "args": ["files"]},
     ),
 }
+_MEMORY: Final = "MEMORY_FILE_PATH"
+_UNAVAILABLE: Final = "# It runs with all your rights; with bubblewrap (docs/sandbox.md) these lines are its limits:"
 
 _HEAD: Final = """\
 # Interlock: many MCP servers, one namespace, one guard.
@@ -45,8 +52,13 @@ _TAIL: Final = """\
 """
 
 
-def starter_toml(segments: Iterable[str] = tuple(EXAMPLES)) -> str:
-    """The text `interlock init` writes. Examples that are not asked for stand in it as comments."""
+def starter_toml(
+    segments: Iterable[str] = tuple(EXAMPLES), *, workspace: Path = Path("/"), is_sandboxed: bool = True
+) -> str:
+    """The text `interlock init` writes. Examples that are not asked for stand in it as comments.
+
+    `workspace`: the folder of the file, which has `FOLDERS` in it. `is_sandboxed`: whether the machine has sandboxes.
+    """
     wanted = frozenset(segments)
     unknown = wanted - EXAMPLES.keys()
     if unknown:
@@ -54,6 +66,12 @@ def starter_toml(segments: Iterable[str] = tuple(EXAMPLES)) -> str:
     blocks = [_HEAD]
     for segment, (about, table) in EXAMPLES.items():
         lines = [f"[servers.{segment}]", *(f"{name} = {toml_text(value)}" for name, value in table.items())]
+        if segment == "memory":
+            lines.append(f"env = {toml_text({_MEMORY: str(workspace / 'memory' / 'memory.jsonl')})}")
+        limits = ["egress = []   # a sandbox without network"]
+        if segment in FOLDERS:
+            limits.append(f"files = {toml_text([segment])}")
+        lines += limits if is_sandboxed else [_UNAVAILABLE, *(f"# {limit}" for limit in limits)]
         mark = "" if segment in wanted else "# "
         blocks.append(f"# {about}\n" + "".join(f"{mark}{line}\n" for line in lines))
     return "\n".join((*blocks, _TAIL))

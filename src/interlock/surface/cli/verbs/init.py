@@ -47,7 +47,8 @@ def init(
     the file, the second run adds the passkey to it.
     """
     from interlock.config.load import FILE_NAME
-    from interlock.surface.cli.starter import starter_toml
+    from interlock.surface.cli.set_up.machine import no_sandbox
+    from interlock.surface.cli.starter import FOLDERS, starter_toml
     from interlock.surface.cli.terminal.program import VARIABLE, as_typed, command_line
     from interlock.surface.cli.verbs.init_key import OwnKey, add_passkey, add_to, maybe_own_key
 
@@ -76,11 +77,15 @@ def init(
         )
         return
     made = own_key()
-    text = starter_toml() if made is None else f"{starter_toml()}\n{made.toml()}"
+    without = no_sandbox()
+    text = starter_toml(workspace=path.absolute().parent, is_sandboxed=without is None)
+    text = text if made is None else f"{text}\n{made.toml()}"
     _write(path, text, force=force, by_variable=is_exported)
     invocation.config = str(path)
     plan = invocation.loaded.plan
     _make_data_folder(plan.data)
+    for name in FOLDERS:
+        (path.parent / name).mkdir(exist_ok=True)
 
     if out.as_json:
         servers = [server.segment for server in plan.servers]
@@ -89,6 +94,11 @@ def init(
         return
     servers_named = ", ".join(server.segment for server in plan.servers)
     out.line(f"wrote {path} with {len(plan.servers)} servers: {servers_named}")
+    if without is None:
+        beside = " and ".join(f"{path.parent / name}/" for name in FOLDERS)
+        out.line(f"each runs in a sandbox without network; two may write, in {beside}")
+    else:
+        out.line(f"they run with all your rights, because there is no sandbox: {without}")
     out.line(f"data goes to {plan.data}")
     if made is not None:
         out.line(f"your key {made.name} approves calls: {made.file}")

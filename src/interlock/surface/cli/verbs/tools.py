@@ -156,7 +156,7 @@ def _class_text(capability: dict[str, Any]) -> "Text":
     if not capability:
         return Text("-", style="dim")
     if capability.get("mutable") is False:
-        return Text("read-only", style="green")
+        return Text("read_only", style="green")
     if capability.get("reversible") is True:
         return Text("reversible", style="yellow")
     return Text("irreversible", style="red")

@@ -15,7 +15,7 @@ const split = h("div", { class: "split" });
 
 function kind({ capability, unclassified }) {
   if (unclassified || Object.keys(capability).length === 0) return ["not classified", "info"];
-  if (capability.mutable === false) return ["read-only", "good"];
+  if (capability.mutable === false) return ["read_only", "good"];
   return capability.reversible === true ? ["reversible", "warn"] : ["irreversible", "bad"];
 }
 
