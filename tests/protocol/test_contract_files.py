@@ -134,6 +134,8 @@ def test_a_field_that_moved_is_refused_with_where_it_moved_to(field: str) -> Non
     assert (problem.code, problem.field) == ("schema_invalid", f"/{field}")
     assert MOVED[field] in problem.hint
     assert "DRIVER.md (AIP-30)" in problem.hint
+    beside = as_contract(contract(**{field: "x", "name": ""})).errors
+    assert [each.field for each in beside if "moved to" in each.hint] == [f"/{field}"]
 
 
 @pytest.mark.req("AIP-compat-2")
@@ -142,7 +144,7 @@ def test_the_names_of_the_code_are_refused_with_the_names_of_the_file(written: s
     problems = as_contract(contract(**{meant: MISSING, written: {"type": "object"}})).errors
     hints = {each.field: each.hint for each in problems}
     assert hints[f"/{written}"] == f"write {meant}"
-    assert f"/{meant}" in hints
+    assert not hints[f"/{meant}"].startswith("write ")
     assert loaded(contract()).inputs == contract()["inputs"]
 
 

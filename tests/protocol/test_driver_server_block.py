@@ -256,7 +256,7 @@ PLAIN: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.req("AIP-server-8")
+@pytest.mark.req("AIP-server-8", "AIP-19.plain-2")
 @pytest.mark.parametrize(
     ("data", "pointer"), PLAIN, ids=[pointer + str(index) for index, (_, pointer) in enumerate(PLAIN)]
 )
@@ -266,10 +266,12 @@ def test_a_credential_in_clear_is_refused_by_name_and_never_shown(data: dict[str
     assert b"hidden" not in msgspec.json.encode(reading.problems).lower()
 
 
-def test_a_key_named_in_not_secret_passes() -> None:
+@pytest.mark.req("AIP-19.plain-2")
+@pytest.mark.parametrize("flag", ["map-key", "--map-key"])
+def test_a_key_named_in_not_secret_passes(flag: str) -> None:
     data = of("npm", env={"CACHE_TOKEN": "blue"}, args=["--map-key", "grid"])
     assert len(errors(data)) == 2
-    assert errors(data | {"metadata": {"interlock": {"not_secret": ["CACHE_TOKEN", "map-key"]}}}) == []
+    assert errors(data | {"metadata": {"interlock": {"not_secret": ["CACHE_TOKEN", flag]}}}) == []
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,7 @@ def test_what_a_source_says_of_tools_is_kept_for_later() -> None:
     assert entry("cursor", {"command": "x", "default_tools_approval_mode": "prompt"}).asks is True
 
 
+@pytest.mark.req("AIP-import-8")
 def test_code_in_a_file_is_told_and_left_out() -> None:
     found = drafted_from("claude-code", {"type": "http", "url": "https://a.example/mcp", "headersHelper": "touch ran"})
     assert [note.code for note in found.notes] == ["helper_not_run"]

@@ -284,6 +284,7 @@ def test_a_catalog_of_docker_s_gateway_gives_each_of_its_servers() -> None:
     assert odd.code == "unsupported"
 
 
+@pytest.mark.req("AIP-import-8")
 def test_code_of_smithery_is_told_and_never_looked_at() -> None:
     text = "startCommand:\n  type: stdio\n  commandFunction: |-\n    (config) => ({command: 'touch', args: ['ran']})\n"
     note = only(read_docker(text.encode()))

@@ -7,6 +7,7 @@ import pytest
 from interlock.runtime.drivers.registry.contract_tests import differences
 
 
+@pytest.mark.req("AIP-14.rules-3")
 @pytest.mark.parametrize(
     ("wanted", "got", "said"),
     [

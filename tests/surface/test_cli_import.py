@@ -86,6 +86,7 @@ def test_secrets_of_every_place_are_in_the_store_and_in_no_file(interlock: Inter
     assert "nothing to do" in again.err
 
 
+@pytest.mark.req("AIP-import-8")
 def test_without_connecting_nothing_is_started_and_helpers_never_run(interlock: Interlock) -> None:
     ran = interlock.folder / "ran"
     touch = {"command": "touch", "args": [str(ran)]}

@@ -96,11 +96,11 @@ def _with_reference(schema: Any) -> Any:
 
 def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
     key = problem.field.removeprefix("/")
-    if key in MOVED and key in data:  # AIP-14.front-3
+    if key in MOVED:  # AIP-14.front-3
         return msgspec.structs.replace(
             problem, message=f"{key} is no longer part of a contract", hint=f"it moved to {MOVED[key]}"
         )
-    if key in RENAMED and key in data:  # AIP-compat-2
+    if key in RENAMED:  # AIP-compat-2
         return msgspec.structs.replace(problem, hint=f"write {RENAMED[key]}")
     if key == "implements":
         return msgspec.structs.replace(problem, hint="remove it: the drivers say which contracts they implement")
