@@ -132,6 +132,8 @@ def test_a_driver_of_another_kind_is_unsupported_and_not_invalid(kind: str) -> N
     other = driver(kind=kind, server=MISSING, transport=MISSING, implements=[binding(metadata=MISSING)])
     assert errors(other) == [("kind_unsupported", "/kind")]
     assert errors({**other, "kind": "mcp"})[0][0] == "schema_invalid"
+    unknown = errors({**other, "kind": "soap"})  # whatever it is, what is wrong beside it is told too
+    assert unknown[0] == ("schema_invalid", "/kind") and ("schema_invalid", "/server") in unknown
 
 
 @pytest.mark.req("AIP-front-2")
@@ -394,7 +396,8 @@ def test_the_boundary_values_of_the_required_fields_pass() -> None:
     [b"", b"# Filesystem\nThis is kind: cli, transport: http.\n", b"---\nkind: cli\nid: other\n---\n", b"\xff\x00"],
 )
 def test_the_body_changes_nothing(body: bytes) -> None:
-    assert read_driver(text(driver()) + body, "DRIVER.md") == as_driver(driver())
+    reading = read_driver(text(driver()) + body, "DRIVER.md")
+    assert reading.value is not None and reading == as_driver(driver())
 
 
 UNIVERSAL: list[tuple[str, list[Any], list[Any]]] = [

@@ -24,10 +24,13 @@ from interlock.protocol.oauth.token_request import (
     assertion_to_sign,
     authorization_url,
     came_from,
+    code_form,
+    credentials_form,
     error_code_untrusted,
     pkce_challenge,
     read_callback_untrusted,
     read_token_untrusted,
+    refresh_form,
     scopes_to_ask,
     token_request,
 )
@@ -43,6 +46,7 @@ def test_the_challenge_is_that_of_the_specification() -> None:
     )
 
 
+@pytest.mark.req("AX-10.1-2")
 def test_the_page_keeps_the_query_that_its_address_has() -> None:
     url = authorization_url(
         "https://login.example.com/a?tenant=x&y",
@@ -57,6 +61,23 @@ def test_the_page_keeps_the_query_that_its_address_has() -> None:
     asked = dict(parse_qsl(urlsplit(url).query))
     assert asked["state"] == "s&t" and asked["scope"] == "a offline_access" and asked["prompt"] == "consent"
     assert asked["code_challenge_method"] == "S256" and asked["resource"] == "https://mcp.example.com/mcp"
+
+
+@pytest.mark.req("AX-10.1-2")
+def test_every_request_for_a_token_names_the_server_that_it_is_for() -> None:
+    resource = "https://mcp.example.com/mcp"
+    assert code_form("c", "v", "http://127.0.0.1:1/cb", resource) == {
+        "grant_type": "authorization_code",
+        "code": "c",
+        "code_verifier": "v",
+        "redirect_uri": "http://127.0.0.1:1/cb",
+        "resource": resource,
+    }
+    renewal = {"grant_type": "refresh_token", "refresh_token": "r", "resource": resource}
+    assert refresh_form("r", resource) == renewal
+    alone = {"grant_type": "client_credentials", "resource": resource}
+    assert credentials_form((), resource) == alone
+    assert credentials_form(("a", "b"), resource) == {**alone, "scope": "a b"}
 
 
 def test_a_refresh_token_is_asked_for_where_it_can_be_and_never_alone() -> None:

@@ -345,6 +345,16 @@ def test_privilege_is_settled_by_grant_then_token_then_identity_then_mode(
     assert (settled.privilege, settled.origin) == (wanted, origin)
 
 
+@pytest.mark.req("X-8-1")
+@pytest.mark.parametrize("of_token", [None, FULL, RESTRICTED])
+@pytest.mark.parametrize("known", [False, True])
+def test_who_would_be_restricted_in_a_mixed_room_is_watched(of_token: Privilege | None, known: bool) -> None:
+    mixed = settled_privilege("mixed", granted=None, of_token=of_token, is_known_full=known)
+    watched = settled_privilege("observe", granted=None, of_token=of_token, is_known_full=known)
+    assert (watched.privilege, watched.is_observed) == (FULL, mixed.privilege is RESTRICTED)
+    assert not mixed.is_observed
+
+
 def test_principals_are_named_by_glob() -> None:
     assert matches_any("client:alice", ("client:a*",)) and not matches_any("client:bob", ("client:a*",))
 

@@ -54,6 +54,8 @@ def test_an_entry_is_a_closed_object(entry: dict[str, Any], pointer: str) -> Non
 @pytest.mark.req("AIP-19.file-1")
 def test_an_inventory_has_entries_and_nothing_else() -> None:
     assert errors() == [("schema_invalid", "/secrets")]
+    for wrong in ({"one": secret()}, "x", None):
+        assert told(read_secrets(text({"secrets": wrong}), "S").errors) == [("schema_invalid", "/secrets")]
     assert told(read_secrets(text({"secrets": [secret()], "more": 1}), "S").errors) == [("schema_invalid", "/more")]
     assert [each.kind for each in loaded(secret()).entries] == ["opaque"]
     for slug in ("acme/key", "ab", "a" * 80):

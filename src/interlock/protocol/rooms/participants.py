@@ -12,7 +12,7 @@ GATEWAY: Final = "system:gateway"
 OWN: Final = "interlock"  # the participant that offers tools of this node
 
 Mode = Literal["mixed", "restricted", "observe", "open"]
-# What settled a privilege, for the record (X-5.1-4).
+# What settled a privilege, for the record.
 Origin = Literal["grant", "token", "identity", "mode"]
 
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -72,16 +72,16 @@ def settled_privilege(
 ) -> Settled:
     """A grant or demotion of an admin, else the token's, else the identity rule's, else the room's mode (X-5.1-4)."""
     if granted is not None:
-        return Settled(granted, "grant")
+        return Settled(granted, "grant")  # X-5.1-4
     if mode == "restricted":  # X-N-3: full only by an admin's grant
         return Settled(Privilege.RESTRICTED, "mode")
     if mode == "observe":  # X-8-1: all are full, and those who would not be in a mixed room are watched
         return Settled(Privilege.FULL, "mode", not is_known_full if of_token is None else of_token != Privilege.FULL)
     if of_token is not None:
-        return Settled(of_token, "token")
+        return Settled(of_token, "token")  # X-5.1-4
     if is_known_full:
-        return Settled(Privilege.FULL, "identity")
-    return Settled(Privilege.FULL if mode == "open" else Privilege.RESTRICTED, "mode")
+        return Settled(Privilege.FULL, "identity")  # X-5.1-4
+    return Settled(Privilege.FULL if mode == "open" else Privilege.RESTRICTED, "mode")  # X-5.1-4
 
 
 def participant_of(principal: str) -> str:

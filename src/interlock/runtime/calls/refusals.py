@@ -7,7 +7,10 @@ from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.link_state import LinkState, Standing
 from interlock.runtime.calls.check import CheckNumber, Refuse
 
-_REASONS: Final = {LinkState.UNAUTHORISED: "unauthorised", LinkState.CONNECTING: "relisting"}  # AX-13.2-5
+_REASONS: Final = {
+    LinkState.UNAUTHORISED: "unauthorised",
+    LinkState.CONNECTING: "relisting",  # AX-13.2-5
+}
 
 # MCP-AX 5.2: -32601, though MCP itself would say -32602.
 NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})  # AX-5.2-2

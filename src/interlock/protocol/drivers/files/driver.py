@@ -123,7 +123,7 @@ def _with_server_json(front: Frontmatter, server_json: bytes | None, found: File
 def _schema_problems(front: Frontmatter) -> tuple[Problem, ...]:
     first = schema_problems.check(front, "AIP-30")  # AIP-compat-1: both schemas, in this order
     kind = front.data.get("kind")
-    other = isinstance(kind, str) and kind in KINDS and kind != "mcp"  # AIP-30.front-2
+    other = kind in KINDS and kind != "mcp"  # AIP-30.front-2
     # AIP-compat-1, AIP-front-2, AIP-front-9
     second = () if other else schema_problems.check(front, "AIP-32")
     return tuple(_with_better_hint(each, front.data) for each in _without_repeats((*first, *second)))
