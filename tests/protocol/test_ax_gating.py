@@ -18,7 +18,7 @@ MODES = ("gated", "defer", "open")
 FLAGS = list(itertools.product((False, True), repeat=4))
 
 
-@pytest.mark.req("AX-11.3-1")
+@pytest.mark.req("AX-11.3-1", "AX-11.3-18")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("unannotated", ["classify", "allow"])
 @pytest.mark.parametrize(("also", "irreversible", "is_open", "gated_below"), FLAGS)

@@ -277,6 +277,7 @@ def test_a_required_or_unknown_input_is_not_dropped(dropped: str) -> None:
 def test_a_timeout_is_narrowed_and_never_widened() -> None:
     for narrower in (500, 1000):
         assert checked(entry(own_timeout_override_ms=narrower), contract(timeout_ms=1000)) == []
+    assert checked(entry(), contract(timeout_ms=1000)) == []
     ((code, message),) = checked(entry(own_timeout_override_ms=60_000), contract(timeout_ms=30_000))
     assert code == "timeout_widened"
     assert "30000" in message

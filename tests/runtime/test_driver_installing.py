@@ -86,6 +86,7 @@ async def test_a_restart_runs_the_recorded_npm_package_also_when_a_newer_one_is_
 
 
 @needs_node
+@pytest.mark.req("AIP-30.install-1")
 async def test_a_data_folder_behind_a_symlink_is_no_different(registry: Registry, tmp_path: Path) -> None:
     registry.put("tool", "1.0.0", bin="main.js")
     (tmp_path / "real").mkdir()

@@ -13,6 +13,8 @@ from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rooms.participant import CALL, Bare, token
 from websockets.exceptions import InvalidStatus
 
+from interlock.runtime.rooms.room import NOTICE_EVERY_S
+
 ROOMS = """
 [rooms]
 presence_grace_s = 0.1
@@ -456,6 +458,7 @@ async def test_a_room_may_let_the_restricted_answer_and_tell_of_violations(node:
             assert refused["payload"]["error"]["code"] == -32001
         notice = (await human.until(event="privilege_violation"))["payload"]
         assert notice["participant"] == agent_id and notice["kind"] == "mcp" and "payload" not in notice
+        assert NOTICE_EVERY_S == 10
     async with joined(node, *who) as (_, human):
         asked = await human.send("mcp", CALL, to=[agent_id])
         mute = await human.until(event="recipient_cannot_answer")

@@ -54,7 +54,9 @@ def hold_of(
     is believed holds it. `asked`: its contract asks for a confirmation, which no mode lifts (AIP-14.rules-1)."""
     if mode == "defer" and gated_below:
         return None
-    if also or asked:  # AX-11.3-1, AX-11.3-18
+    if also:  # AX-11.3-1, AX-11.3-18
+        return Hold.CALL
+    if asked:  # AIP-14.rules-1
         return Hold.CALL
     if mode == "open":  # AX-11.3-1
         return None
