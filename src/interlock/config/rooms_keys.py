@@ -30,6 +30,12 @@ ROOMS: Final = keys_of(
     Key(name="members", kind=_GLOBS, example=["client:planner"], help="Which clients may join, as restricted."),
     Key(name="full", kind=_GLOBS, example=["client:alice"], help="Which clients may join, as full."),
     Key(
+        name="interlock_tools",
+        kind=_GLOBS,
+        example=["filesystem.*"],
+        help="Which tools of this node the participant `interlock` offers to full participants.",
+    ),
+    Key(
         name="trust_annotations",
         example=True,
         help="Whether tools of participants are what they say of themselves; else every call of one is irreversible.",

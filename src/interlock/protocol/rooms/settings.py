@@ -20,6 +20,7 @@ class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "mixed"
     members: tuple[str, ...] = ()  # client principals that may join, by glob
     full: tuple[str, ...] = ()  # and those that are known, hence full
+    interlock_tools: tuple[str, ...] = ()  # tools of the node that take part, by glob
     trust_annotations: bool = False  # what tools of participants say of themselves holds
     max_participants: int = 50
     restricted_replies: Literal["deny", "allow"] = "deny"

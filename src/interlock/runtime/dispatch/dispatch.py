@@ -93,8 +93,10 @@ class Dispatch(Sender):
         *,
         as_task: bool = False,
         ack: CallHold | None = None,
+        released_by: str | None = None,
     ) -> Call:
-        """`as_task`: a legacy client asks for a task. `ack`: what the caller itself has to confirm (MCP-AQL)."""
+        """`as_task`: a legacy client asks for a task. `ack`: what the caller itself has to confirm (MCP-AQL).
+        `released_by`: the approval of a proposal to make this very call (MCPx)."""
         way: Followed | None = None
         if caller.hop is not None:
             followed = caller.hop.follow(params, meta, params.get("name"))
@@ -159,7 +161,7 @@ class Dispatch(Sender):
             if fault is not None:
                 return self.refuse(call, fault)
         if route.gate is not None:
-            hold = call.hold = self._gate.hold(call, route, back)
+            hold = call.hold = self._gate.hold(call, route, back, released_by)
             if back is not None and back.declined:
                 return self._take_back(call, hold, back)
         elif ack is not None:

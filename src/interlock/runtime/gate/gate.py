@@ -112,8 +112,9 @@ class Gate:
         """What a request with a state comes back for, if it is for a confirmation of ours."""
         return self.answers.returned(caller, params)
 
-    def hold(self, call: Call, route: Route, back: Back | None) -> GateHold:
-        """What a call over a route with a gate waits for. A hop below that may hold it is told whose it is."""
+    def hold(self, call: Call, route: Route, back: Back | None, released_by: str | None = None) -> GateHold:
+        """What a call over a route with a gate waits for. A hop below that may hold it is told whose it is.
+        `released_by`: the approval of a proposal of this very call."""
         requester = requester_of(call)
         if route.gate is not None and route.gate.relays:
             self.relays.mark_caller(call, requester)
@@ -126,6 +127,7 @@ class Gate:
             is_waiting=route.is_held,
             back=back,
             state=bytes(call.params.get("requestState", b"")),
+            released_by=released_by,
         )
 
     def take_back(self, call: Call, hold: GateHold, back: Back) -> None:
@@ -175,6 +177,9 @@ class Gate:
             approval_id = self.rounds.maybe_approval(hold.requester, hold.digest) or ""
             return Release(approval_id, is_used=True)
         route = hold.route
+        proposal = self.inbox.get(hold.released_by) if hold.released_by is not None else None
+        if proposal is not None and self._releases(proposal, route):
+            return Release(proposal.id)
         if is_open(route) and self._ruled(route.qualified, route.digest) is not None:
             return _RELISTING  # said meanwhile: no person is asked a second time
         for _ in range(LOOKS_MAX):
@@ -211,6 +216,12 @@ class Gate:
         decision = approval.decision
         has_proof = decision is not None and decision.proof is not None
         return has_proof and self._judge.stands(approval) and not self._granted.is_granted(approval)
+
+    def _releases(self, proposal: Approval, route: Route) -> bool:
+        """Whether the person who approved a proposal of this call agreed to the tool as it is (X-10.2-3)."""
+        is_same = (proposal.tool, proposal.tool_digest) == (route.qualified, route.digest)
+        is_approved = proposal.kind is Kind.PROPOSAL and proposal.status is Status.APPROVED
+        return is_approved and is_same and not is_open(route) and self._is_still_good(proposal)
 
     def _wait_for(self, call: Call, hold: GateHold, approval: Approval, near: str = "") -> Refuse:
         hold.answered_here = True

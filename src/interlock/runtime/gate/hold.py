@@ -69,6 +69,7 @@ class GateHold(msgspec.Struct, eq=False):
     goes_on: bool = False  # its answer was a question: the call is not over
     answered_here: bool = False  # by the gate, not by anybody below
     rounds: int = 0  # in which its server asked something, before this one
+    released_by: str | None = None  # the approval of a proposal of this very call
     request: ShownRequest | None = None  # the call itself, while another request is sent for it
 
     @property

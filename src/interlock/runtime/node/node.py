@@ -113,6 +113,7 @@ class Node:
             fronts.bearers,
             self.rooms.rooms,
             self.rooms.links,
+            self.rooms.node,
             self._endpoints,
             links.reaper,
             links.servers,

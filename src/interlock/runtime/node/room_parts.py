@@ -1,13 +1,18 @@
 """What rooms are made of: the rooms themselves, the endpoint of their participants, and their part in the namespace."""
 
+from functools import partial
+
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.runtime.access.tokens import TokenRegistry, is_ours
+from interlock.runtime.calls.caller import Principal
 from interlock.runtime.fronts.rooms.endpoint import RoomsEndpoint
 from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.front_parts import FrontParts
 from interlock.runtime.node.link_parts import LinkParts
 from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.rooms.node_participant import NodeParticipants
 from interlock.runtime.rooms.room_links import RoomLinks
 from interlock.runtime.rooms.rooms import Rooms
 
@@ -16,6 +21,7 @@ class RoomParts(msgspec.Struct, frozen=True, kw_only=True):
     rooms: Rooms
     endpoint: RoomsEndpoint
     links: RoomLinks
+    node: NodeParticipants
 
 
 def make_room_parts(
@@ -26,4 +32,12 @@ def make_room_parts(
     room_links = RoomLinks(
         plan, rooms, calls.catalog, calls.keepers, links.connector_parts, calls.link_events, stores.clock
     )
-    return RoomParts(rooms=rooms, endpoint=endpoint, links=room_links)
+    node = NodeParticipants(rooms, calls.dispatch, calls.proposals, partial(_as_in_a_room, stores.tokens))
+    return RoomParts(rooms=rooms, endpoint=endpoint, links=room_links, node=node)
+
+
+def _as_in_a_room(tokens: TokenRegistry, name: str) -> Principal:
+    """What one may do who speaks in a room. An authorization server's word on a scope is not heard there."""
+    known = tokens.as_it_would_be(name)
+    is_vouched_for = name.startswith("client:") and not is_ours(name)
+    return msgspec.structs.replace(known, scope="read") if is_vouched_for else known

@@ -18,9 +18,7 @@ from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_notificati
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, TOOL_DEGRADED, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Response
 from interlock.protocol.mcp.methods import CANCELLED, PROGRESS
-from interlock.protocol.rooms.enforcement import MCP
-from interlock.protocol.rooms.envelope import Envelope, encode
-from interlock.protocol.rooms.envelope import decode_untrusted as decode_envelope
+from interlock.protocol.rooms.envelope import Envelope
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.participants import OWN, Participant, Privilege
 from interlock.runtime.base.clock import Clock
@@ -29,6 +27,7 @@ from interlock.runtime.links.connected_link import CHANGES, ID_DIGITS_MAX, Conne
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.pipes import Trouble, Undelivered
+from interlock.runtime.rooms.enclosed import enclose
 from interlock.runtime.rooms.membership import RoomMembers
 from interlock.runtime.rooms.room import Room
 
@@ -154,26 +153,19 @@ class RoomPipe:
         self, message: bytes, origin: Pending | None, correlation_id: str | None, as_of: Pending | None = None
     ) -> str:
         who, principal = self._who(as_of if origin is None else origin)
-        stamp = self._room.stamp()
-        made = Envelope(
-            id=stamp.id,
-            ts=stamp.ts,
-            sender=who.id,
-            to=(self._participant,),
-            kind=MCP,
-            correlation_id=correlation_id,
-            payload=message,
-        )
-        envelope = decode_envelope(encode(made), self._room.settings.max_envelope_bytes)
+        envelope = enclose(self._room, message, who.id, (self._participant,), correlation_id)
+        if isinstance(envelope, Refusal):
+            self._owner.on_refused(origin, envelope)
+            return ""
 
         def settle(failed: Refusal | None) -> None:
             if failed is not None:
                 self._owner.on_refused(origin, failed)
 
-        refused = envelope if isinstance(envelope, Refusal) else self._room.receive(envelope, who, principal, settle)
+        refused = self._room.receive(envelope, who, principal, settle)
         if refused is not None:
             self._owner.on_refused(origin, refused)
-        return stamp.id
+        return envelope.id
 
     def _who(self, asking: Pending | None) -> Speaker:
         if isinstance(asking, Call):

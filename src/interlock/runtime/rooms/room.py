@@ -197,7 +197,7 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        return len(self.seats) >= self.settings.max_participants
+        return len(self.seats.keys() - {OWN}) >= self.settings.max_participants
 
     def is_unsteady(self, participant: str) -> bool:
         """Whether it has replaced its own connections too often of late: two programs may share one credential."""
