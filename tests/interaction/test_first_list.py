@@ -151,6 +151,28 @@ def test_a_client_on_stdio_that_asks_once_and_leaves_sees_every_server(tmp_path:
             assert listed["_meta"][MISSING] == NEVER
 
 
+@pytest.mark.req("AQL-X-6")
+def test_the_surface_of_a_client_that_comes_early_is_decided_when_the_servers_have_come(tmp_path: Path) -> None:
+    """Over HTTP in both eras and over stdio, where all input is there at once."""
+    late = "import os, sys, time\ntime.sleep(1.0)\nos.execv(sys.argv[1], sys.argv[1:])"
+    slow = {"slow": {"command": [sys.executable, "-S", "-c", late, *raw("echo")]}}
+    auto = '[mcp]\nsurface = "auto"\n[aql]\nauto_tokens = 1\n'
+
+    def asked(era: str) -> dict[str, Any]:
+        config = write_config(tmp_path / era, slow, auto)
+        command = [sys.executable, "-m", "interlock", "serve", "--stdio", "--config", str(config)]
+        command += ["--data", str(tmp_path / era / "data")]
+        done = subprocess.run(command, input=ONCE[era].encode(), capture_output=True, timeout=50, check=False)
+        return dict(json.loads(done.stdout.splitlines()[-1])["result"])
+
+    with ThreadPoolExecutor() as pool:
+        stdio = pool.submit(asked, "legacy")
+        with running_node(tmp_path / "http", slow, extra=auto, announced=False) as node:
+            http = [pool.submit(one, node) for one in (listed_modern, listed_legacy)]
+            for listed in (*http, stdio):
+                assert "mcp_aql_read" in {tool["name"] for tool in listed.result()["tools"]}
+
+
 @pytest.mark.parametrize("pattern", ["one.*", "one.echo"])
 def test_a_caller_does_not_hear_of_a_missing_server_that_is_not_for_it(tmp_path: Path, pattern: str) -> None:
     servers = {"one": {"command": raw("echo")}, "gone": {"command": ["/nonexistent/server"]}}

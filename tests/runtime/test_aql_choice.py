@@ -1,10 +1,11 @@
 """Which surface a client gets, and the settings that change how AQL requests are read."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.aql_place import OPEN, WRITES, AqlPlace, place, schema, sent, tool
+from tests.runtime.aql_place import OPEN, WRITES, AqlPlace, place, schema, sent, tool, turns
 from tests.runtime.still import still
 
 from interlock.protocol.aql.envelope import Warn
@@ -47,6 +48,49 @@ async def test_auto_chooses_by_the_size_of_the_flat_list_with_hysteresis(tmp_pat
         surfaces = here.node.operations.node.status().clients.surfaces
         assert any(each.startswith("local: aql (auto: the flat list has about") for each in surfaces)
         assert any(each.startswith("local: flat (auto:") for each in surfaces)
+
+
+@pytest.mark.req("AQL-X-6")
+@pytest.mark.parametrize("is_modern", [True, False])
+@still
+async def test_auto_is_decided_when_the_servers_have_come(tmp_path: Path, is_modern: bool) -> None:
+    """What a client sends meanwhile, all at once, is answered in order on the surface that it then gets."""
+    async with place(tmp_path, f'{OPEN}[mcp]\nsurface = "auto"\n[aql]\nauto_tokens = 2000\n') as here:
+        arrived = asyncio.Event()
+        here.node.calls.dispatch.arrivals.expect(arrived.is_set, arrived.wait)
+        client = here.modern("").client
+        if not is_modern:
+            greeting = asyncio.ensure_future(client.greet(level=None))
+            await asyncio.sleep(0)
+            client._waiting.clear()  # its answer is not waited for: the list is asked for at once
+            greeting.cancel()
+            client._feed(b'[{"jsonrpc":"2.0","method":"notifications/initialized"}]\n')
+        listed = client.begin("tools/list")
+        await turns()
+        assert not listed.done() and not client.told
+        await here.leaf(tools=sized(30))
+        arrived.set()
+        await turns()
+        assert "mcp_aql_read" in {one["name"] for one in listed.result()["result"]["tools"]}
+        answered = [one["result"]["serverInfo"]["name"] for one in client.told if "result" in one]
+        assert len(answered) == (not is_modern)
+        assert "mcp_aql_read" in {one["name"] for one in (await client.request("tools/list"))["result"]["tools"]}
+
+
+@still
+async def test_a_client_that_sends_much_before_its_surface_is_decided_is_let_go(tmp_path: Path) -> None:
+    settings = '[mcp]\nsurface = "auto"\n[limits]\nmessage_bytes = 65536\n'
+    async with place(tmp_path, f"{OPEN}{settings}") as here:
+        arrived = asyncio.Event()
+        here.node.calls.dispatch.arrivals.expect(arrived.is_set, arrived.wait)
+        front = here.node.fronts.lines.make(None)
+        line = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"x":"%b"}}\n' % (b"x" * 60_000)
+        for _ in range(4):
+            front.feed(line)
+        assert not front.done.is_set()
+        front.feed(line)
+        assert front.done.is_set()
+        front.end()
 
 
 @pytest.mark.req("AQL-X-6")

@@ -6,7 +6,7 @@ operator endpoint is admitted at this one.
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -71,6 +71,9 @@ class Bearers(Protocol):
 
     def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> Refusal | None:
         """The refusal of a tool for which the caller needs a token with a wider scope."""
+
+
+Serve = Callable[[Exchange, UrlTarget, Principal], None]
 
 
 class PublicEndpoint:
@@ -222,6 +225,29 @@ class PublicEndpoint:
         else:
             self._legacy_post(exchange, post, principal)
 
+    def _is_postponed(self, serve: Serve, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> bool:
+        """Whether the client is served later: servers that have yet to come decide which surface it gets."""
+        waits = self._surfaces.maybe_wait(endpoint.surface, principal, endpoint.only)
+        if waits is None:
+            return False
+        self._waiting.begin(self._serve_later(waits, serve, exchange, endpoint, principal))
+        return True
+
+    async def _serve_later(
+        self,
+        waits: Coroutine[Any, Any, None],
+        serve: Serve,
+        exchange: Exchange,
+        endpoint: UrlTarget,
+        principal: Principal,
+    ) -> None:
+        await waits
+        try:
+            if not exchange.ended:
+                serve(exchange, endpoint, principal)
+        except Exception:
+            _fail(exchange)
+
     def _maybe_post(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> UrlTarget | None:
         """What is no plain message to a place that is always there; where it is one all the same, its endpoint."""
         endpoint = decision.endpoint
@@ -299,6 +325,8 @@ class PublicEndpoint:
                 return
         caller = head.caller
         if caller is None or caller.principal is not principal:
+            if self._is_postponed(self._modern_post, exchange, endpoint, principal):
+                return
             chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
             caller = head.caller = chosen.fronts.modern.caller(principal, "http", endpoint.only, endpoint.names)
         if principal.ceiling is not None and self._is_beyond(caller, request.method, request.params, exchange):
@@ -365,6 +393,8 @@ class PublicEndpoint:
                 serve_batch(session.front, session, exchange, error)
             return
         if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.head.headers:
+            if self._is_postponed(self._legacy_post, exchange, endpoint, principal):
+                return
             chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
             opened = chosen.fronts.legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
             if isinstance(opened, Fault):
@@ -417,6 +447,8 @@ class PublicEndpoint:
     # HTTP+SSE (2024-11-05)
 
     def _sse(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
+        if self._is_postponed(self._sse, exchange, endpoint, principal):
+            return
         chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
         said = f"{chosen.fronts.name} ({chosen.why})"
         stream = SseStream(chosen.fronts.legacy, exchange, endpoint, principal, self._sse_gone, said)

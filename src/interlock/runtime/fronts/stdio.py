@@ -1,13 +1,15 @@
 """Clients that speak a message a line: on our own stdin and stdout, or through a bridge from another process's.
 
-The first request of a connection decides its era. A client that can reach these is `local`: stdin belongs to the
-process that started us, the bridge's socket to our own user.
+The first request of a connection decides its era, and its surface, where that depends on what servers list: then it
+waits for them as a list does, and what comes meanwhile is kept in order. A client that can reach these is `local`:
+stdin belongs to the process that started us, the bridge's socket to our own user.
 """
 
 import asyncio
 import logging
 import os
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, cast
 
 from msgspec import Raw
 
@@ -26,6 +28,7 @@ from interlock.runtime.fronts.batch import begin_batch_untrusted
 from interlock.runtime.fronts.legacy import LegacyFront
 from interlock.runtime.fronts.modern import Listener, ModernFront
 from interlock.runtime.fronts.sessions import LOST, WENT_AWAY, Session
+from interlock.runtime.fronts.surfaces import Chosen
 
 log = logging.getLogger("interlock.stdio")
 
@@ -37,20 +40,19 @@ class LineFront:
 
     def __init__(
         self,
-        legacy: LegacyFront,
-        modern: ModernFront,
+        choose: Callable[[], Chosen],
+        maybe_wait: Callable[[], Coroutine[Any, Any, None] | None],
         principal: Principal,
         *,
         only: str | None,
         names: NameForm,
         max_bytes: int,
-        surface: str = "",
     ) -> None:
-        """`surface`: which one the client gets, and why."""
-        self._surface = surface
+        """`choose`: which surface the client gets. `maybe_wait`: until that can be told, if it cannot now."""
+        self._choose = choose
+        self._maybe_wait = maybe_wait
         self._principal = principal
-        self._legacy = legacy
-        self._modern = modern
+        self._take(choose())
         self._only = only
         self._names = names
         self._max_bytes = max_bytes
@@ -59,9 +61,17 @@ class LineFront:
         self._session: Session | None = None
         self._caller: Caller | None = None  # modern
         self._running: dict[bytes, Call | Listener] = {}
+        self._early: list[bytes] | None = None  # what comes while it is not told yet which surface the client gets
+        self._early_bytes = 0
+        self._deciding: asyncio.Task[None] | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._is_lost = False  # what was written could not be delivered
         self.done = asyncio.Event()
+
+    def _take(self, chosen: Chosen) -> None:
+        self._legacy: LegacyFront = chosen.fronts.legacy
+        self._modern: ModernFront = chosen.fronts.modern
+        self._surface = f"{chosen.fronts.name} ({chosen.why})"
 
     def connect(self, writer: asyncio.WriteTransport) -> None:
         self._writer = writer
@@ -75,6 +85,8 @@ class LineFront:
     def end(self) -> None:
         """The client has gone."""
         self.done.set()
+        if self._deciding is not None:
+            self._deciding.cancel()
         reason = LOST if self._is_lost else WENT_AWAY
         if self._session is not None:
             self._legacy.sessions.close(self._session, reason)
@@ -142,10 +154,45 @@ class LineFront:
             self._legacy.handle(self._session, message, self)
         elif self._caller is not None:
             self._receive_modern(self._caller, message)
+        elif self._early is not None:
+            self._keep(line)
         elif isinstance(message, Request):
-            self._first(message)
+            waits = self._maybe_wait()
+            if waits is None:
+                self._take(self._choose())
+                self._first(message)
+            else:
+                self._early = []
+                self._keep(line)
+                self._deciding = asyncio.get_running_loop().create_task(waits)
+                self._deciding.add_done_callback(self._decide)
+
+    def _keep(self, line: bytes) -> None:
+        early = self._early = self._early or []
+        early.append(line)
+        self._early_bytes += len(line)
+        if self._early_bytes > self._unread_max:
+            log.warning("a client on stdio sends much before it is greeted; ending its connection")
+            self._is_lost = True
+            self.done.set()
+
+    def _decide(self, waited: asyncio.Task[None]) -> None:
+        if waited.cancelled():
+            return
+        self._maybe_wait = _no_wait
+        early, self._early = self._early or [], None
+        for line in early:
+            self._receive(line)
+
+    async def decided(self) -> None:
+        """When what came so far is under way."""
+        if self._deciding is not None:
+            await asyncio.wait([self._deciding])
 
     def _receive_batch(self, line: bytes, unreadable: CodecError) -> None:
+        if self._early is not None:
+            self._keep(line)
+            return
         session = self._session
         front = self._legacy if self._caller is None else self._modern
         answer = front.maybe_unreadable(line)
@@ -209,6 +256,10 @@ class LineFront:
             self._modern.stop_listening(running)
         else:
             running.cancel(reason or "cancelled by the client")
+
+
+def _no_wait() -> None:
+    return None
 
 
 class Closable(Protocol):

@@ -4,13 +4,12 @@ Each surface is a front per era over the same dispatcher. `auto` compares the to
 aql.auto_tokens when a client greets; what a connected client got is not changed under it.
 """
 
-from collections.abc import Callable
-from typing import Final, Literal
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Surface
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import TOOLS_LIST
@@ -18,6 +17,7 @@ from interlock.runtime.aql.surface import AqlSurface
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.calls.caller import Principal, ViewKey, view_key
 from interlock.runtime.catalog.catalog import Catalog, Namespace, View
+from interlock.runtime.dispatch.arrivals import Arrivals
 from interlock.runtime.fronts.legacy import LegacyFront
 from interlock.runtime.fronts.lists import SERVER_META, ListCache
 from interlock.runtime.fronts.modern import ModernFront
@@ -88,7 +88,9 @@ class Surfaces:
         safety: FrontPair,
         current: CurrentPlan,
         catalog: Catalog,
+        arrivals: Arrivals,
     ) -> None:
+        self._arrivals = arrivals
         self._pairs = {"flat": flat, "aql": aql, "aql-single": single, "safety": safety}
         self._current = current
         self._catalog = catalog
@@ -96,23 +98,31 @@ class Surfaces:
 
     def choose(self, asked: str | None, principal: Principal, only: str | None = None) -> Chosen:
         """`asked`: by the path or the command; None: nothing."""
-        wanted: Surface
-        if only is not None and asked is None:
-            return Chosen(self._pairs["flat"], "one server only")
-        if asked is not None and asked in self._pairs:
-            return Chosen(self._pairs[asked], "asked for")
-        if asked == "auto":
-            wanted, why = "auto", "asked for"
-        elif principal.surface is not None:
-            wanted, why = principal.surface, "[[access]]"
-        else:
-            wanted, why = self._current.plan.mcp.surface, "mcp.surface"
+        wanted, why = self._wanted(asked, principal, only)
         if wanted != "auto":
             return Chosen(self._pairs[wanted], why)
         is_aql, tokens = self._is_large(principal)
         limit = self._current.plan.aql.auto_tokens
         said = f"auto: the flat list has about {tokens} tokens, aql.auto_tokens is {limit}"
         return Chosen(self._pairs["aql" if is_aql else "flat"], said)
+
+    def maybe_wait(
+        self, asked: str | None, principal: Principal, only: str | None = None
+    ) -> Coroutine[Any, Any, None] | None:
+        """The wait for servers whose lists decide, where they do and have yet to come (mcp.list_wait_s)."""
+        return self._arrivals.maybe_wait() if self._wanted(asked, principal, only)[0] == "auto" else None
+
+    def _wanted(
+        self, asked: str | None, principal: Principal, only: str | None
+    ) -> tuple[ServedSurface | Literal["auto"], str]:
+        """Which surface, and by whose word."""
+        if only is not None and asked is None:
+            return "flat", "one server only"
+        if asked is not None and (asked == "auto" or asked in self._pairs):
+            return cast(ServedSurface, asked), "asked for"
+        if principal.surface is not None:
+            return principal.surface, "[[access]]"
+        return self._current.plan.mcp.surface, "mcp.surface"
 
     def _is_large(self, principal: Principal) -> tuple[bool, int]:
         """Once per change of the catalogue; small changes around the threshold change nothing (X-6)."""

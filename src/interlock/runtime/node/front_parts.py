@@ -1,5 +1,6 @@
 """What clients, subservers and parents meet: sessions, both eras, the public endpoint and the one for subservers."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -52,15 +53,13 @@ class LineFronts:
         """`surface`: the one that is asked for."""
         plan = self._current.plan
         principal = self._principal()
-        chosen = self._surfaces.choose(surface, principal, only)
         front = LineFront(
-            chosen.fronts.legacy,
-            chosen.fronts.modern,
+            partial(self._surfaces.choose, surface, principal, only),
+            partial(self._surfaces.maybe_wait, surface, principal, only),
             principal,
             only=only,
             names=plan.mcp.names,
             max_bytes=plan.limits.message_bytes,
-            surface=f"{chosen.fronts.name} ({chosen.why})",
         )
         self._made.add(front)
         return front
@@ -156,7 +155,13 @@ def _surfaces(
     )
     safety = AqlSurface(calls.dispatch, alone, mode)
     return Surfaces(
-        flat, pair("aql", aql), pair("aql-single", single), pair("safety", safety), stores.current, calls.catalog
+        flat,
+        pair("aql", aql),
+        pair("aql-single", single),
+        pair("safety", safety),
+        stores.current,
+        calls.catalog,
+        calls.dispatch.arrivals,
     )
 
 

@@ -100,6 +100,7 @@ async def _run(
         if front is not None and reader is not None:
             if stopping.is_set():
                 await node.drain()
+            await front.decided()
             await node.fronts.lists.quiet()  # a greeting or a list that was asked for before the end of input
             reader.close()
             front.end()
