@@ -66,6 +66,7 @@ ORDER = [
     *("runtime.base", "runtime.trust", "runtime.sandbox", "runtime.credentials", "runtime.calls", "runtime.links"),
     "runtime.own_links",
     *("runtime.catalog", "runtime.access", "runtime.approvals", "runtime.gate", "runtime.safety"),
+    "runtime.names",
     *("runtime.dispatch.checks", "runtime.dispatch"),
     *("runtime.audience", "runtime.ax", "runtime.aql", "runtime.rooms", "runtime.fronts"),
     "runtime.fronts.rooms",

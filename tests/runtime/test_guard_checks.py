@@ -177,7 +177,7 @@ async def test_a_plain_tool_carries_no_check_and_others_those_that_apply_in_orde
         carried = {name: [one.number for one in route_of(node, f"plant.{name}").checks] for name in ("look", "fire")}
         assert carried == {"look": [], "fire": [4, 7, 8, 9, 10]}
         told = [one.check for one in node.node.calls.dispatch.guard.explain(route_of(node, "plant.look"), LOCAL)]
-        assert told == [4, 7, 8, 9, 10, 11, 12]
+        assert told == [4, 6, 7, 8, 9, 10, 11, 12]
 
 
 class AgentCheck:
@@ -222,7 +222,7 @@ async def _meet_a_new_check(folder: Path, refusals: list[CheckNumber]) -> None:
         assert refusals[1:] == [CheckNumber.AVAILABILITY, CheckNumber.AGENT]
 
         shown = node.node.operations.tools.get("plant.look", "client:blocked").checks
-        assert [one.number for one in shown] == [4, 5, 7, 8, 9, 10, 11, 12]
+        assert [one.number for one in shown] == [4, 5, 6, 7, 8, 9, 10, 11, 12]
         assert shown[1] == CheckVerdict(number=5, name="agent state", verdict="refuse", reason="agent_blocked")
         assert node.node.operations.tools.get("plant.look", "local").checks[1].verdict == "pass"
 

@@ -60,6 +60,12 @@ def _loose(plan: Plan) -> Iterator[str]:
     yield from (f'drivers.sandbox: {id} = "{word}"' for id, word in drivers.sandbox.items())
     yield from (f"safety.{key} = true" for key in ("tolerance_relaxes_confirm", "preapproved") if getattr(safety, key))
     yield from (f'safety.auto_approve "{pattern}"' for pattern in safety.auto_approve)
+    registry = plan.registry
+    if registry.enforce in ("warn", "off"):
+        yield f'registry.enforce = "{registry.enforce}"'
+    yield from (
+        f'registry.per_name: {name} = "{word}"' for name, word in registry.per_name.items() if word in ("warn", "off")
+    )
     if not plan.aql.danger.enforce:
         yield "aql.danger.enforce = false"
     for channel in approvals.channels:
@@ -85,6 +91,8 @@ def _strict(plan: Plan) -> Iterator[str]:
             for tool, word in server.classes.items()
             if word == "irreversible"
         )
+    if plan.registry.strict:
+        yield "registry.strict = true"
     if safety.mode != "disabled":
         yield f'safety.mode = "{safety.mode}"'
     for key in ("require", "deny", "requires_approval"):

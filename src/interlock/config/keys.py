@@ -35,6 +35,7 @@ from interlock.config.record_types import (
     TREE,
     UNITS,
 )
+from interlock.config.registry_keys import REGISTRY
 from interlock.config.rooms_keys import ROOM, ROOMS
 from interlock.config.sections import Key, Section, keys_by_name, keys_of
 from interlock.config.server_keys import MESSAGE_SIZE, MONTH_S, SERVERS, TEXT, TOOL
@@ -553,6 +554,7 @@ SECTIONS: Final = {
         Section(name="safety", shape="table", keys=SAFETY, help="Agents whose steps are reported and judged."),
         Section(name="rooms", shape="table", keys=ROOMS, help="What holds for every room (MCPx)."),
         Section(name="room", shape="list", keys=ROOM, help="A room: a topic that agents, people and robots share."),
+        Section(name="registry", shape="table", keys=REGISTRY, help="The registry of tool surface names."),
         Section(name="budget", shape="table", keys=_BUDGET, help="What a registered subserver may use."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),
         Section(name="store", shape="table", keys=_STORE, help="Where the node remembers."),

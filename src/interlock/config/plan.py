@@ -364,6 +364,20 @@ class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
     auto_create: bool = False
 
 
+Enforcement = Literal["reject", "session", "warn", "off"]
+
+
+class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """[registry]: the registry of tool surface names, and what follows when a server does not keep to it."""
+
+    enforce: Enforcement = "reject"
+    per_name: dict[str, Enforcement] = {}
+    routes: dict[str, tuple[str, ...]] = {}
+    strict: bool = False
+    public_read: bool = False
+    tools: bool = False
+
+
 class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One [[room]] entry: a topic, and what was written for it."""
 
@@ -436,6 +450,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     safety: SafetyPlan = SafetyPlan()
     rooms: RoomsPlan = RoomsPlan()
     room: tuple[RoomPlan, ...] = ()
+    registry: RegistryPlan = RegistryPlan()
     budget: BudgetPlan = BudgetPlan()
     limits: LimitsPlan = LimitsPlan()
     store: StorePlan = StorePlan()

@@ -14,6 +14,7 @@ from interlock.protocol.approvals.folder_digest import folder_digest
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import CodecError
 from interlock.protocol.jsontext.canonical import NotCanonical, canonical, tool_digest
+from interlock.protocol.schemas.digest import schema_digest
 
 REVEAL: Final = "reveal"  # not a decision: an operator is shown the code of an agent's challenge
 ACCEPT: Final = "accept"  # a changed definition is used as it now is
@@ -21,6 +22,7 @@ CLASSES: Final = ("read_only", "reversible", "irreversible")  # what a tool is t
 # Factors of an approval of kind definition.
 CHANGED: Final = "definition_changed"  # it is not what was accepted before
 UNCLASSIFIED: Final = "unclassified"  # and besides the tool has no class
+SURFACE: Final = "surface_undecided"  # whether a tool keeps to the specification of its name
 UNTRUSTED: Final = "untrusted_driver"  # it is a driver's folder, not a tool
 DRIVER: Final = "driver"  # what the shown definition of a driver begins with
 VERSION: Final = 1
@@ -31,7 +33,7 @@ def answers(approval: Approval) -> tuple[str, ...]:
     if approval.kind is not Kind.DEFINITION:
         return ()
     changed = CHANGED in approval.factors and UNCLASSIFIED not in approval.factors
-    return (ACCEPT,) if changed or UNTRUSTED in approval.factors else CLASSES
+    return (ACCEPT,) if changed or not {UNTRUSTED, SURFACE}.isdisjoint(approval.factors) else CLASSES
 
 
 def signed_digest(approval: Approval, answer: str | None) -> str:
@@ -76,6 +78,8 @@ def proposal_digest(
 def shown_digest(params: Raw | bytes) -> str | None:
     """The digest of the definition that a person was shown, so that they sign what they saw; None: there is none."""
     shown = decode_object(params) or {}
+    if "surface" in shown:
+        return _surface_digest_shown(shown["surface"])
     definition = decode_object(shown.get("after", shown.get("definition", Raw(b"null"))))
     if definition is not None and DRIVER in definition and "name" not in definition:  # a tool has a name
         return _folder_digest_shown(definition.get("files", Raw(b"null")))
@@ -87,6 +91,26 @@ def shown_digest(params: Raw | bytes) -> str | None:
     except CodecError:
         return None
     return tool_digest(definition, downstream_name=name, declared=declared)
+
+
+def surface_pair_digest(name: str, registered: tuple[str, str | None], offered: tuple[str, str | None]) -> str:
+    """Of a surface name, and of the schemas of its specification and of a tool, each by their digests."""
+    text = canonical({"surface": name, "registered": list(registered), "offered": list(offered)})
+    return hashlib.sha256(text).hexdigest()
+
+
+def _surface_digest_shown(raw: Raw) -> str | None:
+    try:
+        shown = decode_value(raw)
+        name, sides = shown["name"], [shown["registered"], shown["offered"]]
+        found = [(schema_digest(one["argument"]), _maybe_digest(one.get("return"))) for one in sides]
+    except (CodecError, KeyError, TypeError, AttributeError):
+        return None
+    return surface_pair_digest(name, found[0], found[1])
+
+
+def _maybe_digest(schema: object) -> str | None:
+    return None if schema is None else schema_digest(schema)
 
 
 def _folder_digest_shown(files: Raw) -> str | None:

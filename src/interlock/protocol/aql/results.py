@@ -31,6 +31,8 @@ from interlock.protocol.jsonrpc.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
+    SPECIFICATION_DRIFT,
+    SURFACE_MISMATCH,
     TOOL_DEGRADED,
     URL_ELICITATION_REQUIRED,
     CodecError,
@@ -39,7 +41,7 @@ from interlock.protocol.jsonrpc.errors import (
 UPSTREAM_CHARS_MAX: Final = 4096
 MESSAGE_CHARS_MAX: Final = 300
 EXECUTION_REFUSED: Final = 32150
-_PERMISSION: Final = frozenset({SCOPE_DENIED, EXECUTION_REFUSED, 32140, 32141})  # the last two: registry and drift
+_PERMISSION: Final = frozenset({SCOPE_DENIED, EXECUTION_REFUSED, SURFACE_MISMATCH, SPECIFICATION_DRIFT})
 _TOLD: Final = ("detail", "url", "verification_id", "element_name", "autonomy")
 _HOW: Final = "Nothing was executed. When the person has agreed, send exactly the same call again."
 _LEGACY: Final = {-32002: TOOL_DEGRADED, -32003: BUDGET_EXCEEDED}

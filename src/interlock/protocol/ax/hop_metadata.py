@@ -38,6 +38,7 @@ IRREVERSIBLE: Final = "irreversible_mutable"
 LATENCIES_MIN: Final = 20  # calls before their times say anything (9.2, ours); AX-9.2-3
 HOP_SLACK_S: Final = 0.05  # an outer hop waits longer, so that the innermost times out first (7.3, ours)
 _PREFIX: Final = "x-mcpax-"
+SURFACE: Final = "dev.interlock/surface"  # this node's own word on a registered name
 _LEFT_OUT: Final = frozenset((CAPABILITY, HOPS, SAFETY, GATED))  # by `lean_meta`, where they are as usual
 _ORDERED: Final = ("latency_class", "availability")  # what the draft itself orders to be changed
 
@@ -75,7 +76,7 @@ class Below(msgspec.Struct, frozen=True, kw_only=True):
 def read_below(meta: Mapping[str, Raw], offer: Offer) -> Below:
     """`_meta` of a listed item. Only an aggregator knows of hops and of values declared further down."""
     return Below(
-        rest={key: value for key, value in meta.items() if not key.lower().startswith(_PREFIX)},
+        rest={key: value for key, value in meta.items() if not key.lower().startswith((_PREFIX, SURFACE))},
         capability=meta.get(CAPABILITY),
         declared=_read_declared(meta.get(DECLARED)) if offer.is_aggregator else {},
         hops=_read_hops(meta.get(HOPS)) + 1 if offer.is_aggregator else 1,  # AX-9.2-2

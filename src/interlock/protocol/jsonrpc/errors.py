@@ -27,6 +27,8 @@ BUDGET_EXCEEDED: Final = 32003  # AX-11.4-3
 CALL_TIMEOUT: Final = 32130  # AX-7.3-1
 UNAVAILABLE: Final = 32131
 RESULT_TOO_LARGE: Final = 32132
+SURFACE_MISMATCH: Final = 32140  # by the registry of names
+SPECIFICATION_DRIFT: Final = 32141
 EXECUTION_REFUSED: Final = 32150  # by the safety loop of MCP-AQL
 
 

@@ -17,8 +17,8 @@ from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, CodecError
 from interlock.protocol.names.model import NO_SCHEMA, Entry, Revision, Status
 from interlock.protocol.schemas.digest import normalised, normalised_digest
-from interlock.protocol.schemas.effort import Effort
-from interlock.protocol.schemas.inclusion import InclusionOutcome, InclusionVerdict, includes
+from interlock.protocol.schemas.effort import Effort, EffortSpent
+from interlock.protocol.schemas.inclusion import TOO_MUCH, InclusionOutcome, InclusionVerdict, includes
 from interlock.protocol.schemas.shapes import Side
 
 SCHEMA_BYTES_MAX: Final = 1024 * 1024  # of a tool's schema; a longer one is not compared
@@ -59,10 +59,10 @@ class SurfaceDifference(msgspec.Struct, frozen=True, kw_only=True):
 class SchemaPair:
     """The two schemas of a tool or a revision, normalised, and one digest of both."""
 
-    def __init__(self, argument: Raw | None, returned: Raw | None) -> None:
-        """Raises CodecError for what cannot be read."""
-        self.argument = normalised(_decoded(argument, ANY_ARGUMENTS))
-        self.returned = None if returned is None else normalised(_decoded(returned, None))
+    def __init__(self, argument: Raw | None, returned: Raw | None, effort: Effort | None = None) -> None:
+        """Raises CodecError for what cannot be read, and EffortSpent."""
+        self.argument = normalised(_decoded(argument, ANY_ARGUMENTS), effort)
+        self.returned = None if returned is None else normalised(_decoded(returned, None), effort)
         self.argument_digest = normalised_digest(self.argument)
         self.return_digest = None if self.returned is None else normalised_digest(self.returned)
         self._argument_is_small, self._return_is_small = _is_small(argument), _is_small(returned)
@@ -185,7 +185,10 @@ def judge(
         offered, compared = current.pair, Comparison(verdict=SurfaceVerdict.IDENTICAL)
     else:
         try:
-            offered = SchemaPair(argument, returned)
+            offered = SchemaPair(argument, returned, effort)
+        except EffortSpent:
+            unread = SurfaceDifference(side="argument", path="", registered=TOO_MUCH, offered=TOO_MUCH)
+            return msgspec.structs.replace(judged, verdict=SurfaceVerdict.UNDECIDED, differences=(unread,))
         except CodecError:
             unread = SurfaceDifference(side="argument", path="", registered="a schema", offered="one that is not read")
             return msgspec.structs.replace(judged, verdict=SurfaceVerdict.MISMATCH, differences=(unread,))

@@ -16,6 +16,7 @@ import msgspec
 from interlock.protocol.jsontext.canonical import NotCanonical, canonical
 from interlock.protocol.schemas.bounds import DEPTH_MAX, VALUES_MAX, reference_target
 from interlock.protocol.schemas.dialects import to_2020_12
+from interlock.protocol.schemas.effort import Effort
 
 _DESCRIBES: Final = frozenset(["title", "description", "$comment", "examples", "deprecated", "$id", "$schema"])
 _ONE: Final = frozenset(
@@ -30,6 +31,10 @@ _DEFINITIONS: Final = frozenset(["$defs", "definitions"])
 _SETS: Final = frozenset(["required", "enum", "type"])
 _TEXT: Final = msgspec.json.Encoder(order="deterministic")
 _NUMBERS: Final = re.compile(rb"[0-9][.eE]|[0-9]{16}")  # that RFC 8785 may write otherwise
+
+
+RESOLVED_MAX: Final = 5_000  # values of a schema whose references are replaced
+VALUES_PER_STEP: Final = 4
 
 
 class _TooLarge(Exception):
@@ -49,26 +54,29 @@ def normalised_digest(made: Any) -> str:
     return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 
-def normalised(schema: Any) -> Any:
-    """In the words of 2020-12, with nothing in it that does not count."""
+def normalised(schema: Any, effort: Effort | None = None) -> Any:
+    """In the words of 2020-12, with nothing in it that does not count. Raises EffortSpent, where an effort is given."""
     if not isinstance(schema, Mapping):
         return schema
     root = to_2020_12(schema)
-    try:
-        return _Normalising(root, resolves=True).whole()
-    except (_TooLarge, RecursionError):
-        pass
-    try:
-        return _Normalising(root, resolves=False).whole()
-    except (_TooLarge, RecursionError):
-        return root
+    for values_max, resolves in ((RESOLVED_MAX, True), (VALUES_MAX, False)):
+        work = _Normalising(root, values_max, resolves=resolves)
+        try:
+            return work.whole()
+        except (_TooLarge, RecursionError):
+            continue
+        finally:
+            if effort is not None:
+                effort.spend(work.values // VALUES_PER_STEP)
+    return root
 
 
 class _Normalising:
-    def __init__(self, root: Mapping[str, Any], *, resolves: bool) -> None:
+    def __init__(self, root: Mapping[str, Any], values_max: int, *, resolves: bool) -> None:
         self._root = root
         self._resolves = resolves
-        self._left = VALUES_MAX
+        self._max = values_max
+        self.values = 0  # that were looked at
         self._following: list[str] = []  # references that are being replaced
         self._kept: dict[str, Any] = {}  # definitions that references still lead to, by the reference
 
@@ -88,8 +96,8 @@ class _Normalising:
         return {**made, "$defs": kept} if kept and isinstance(made, dict) else made
 
     def _schema(self, schema: Any, depth: int) -> Any:
-        self._left -= 1
-        if self._left < 0 or depth > DEPTH_MAX:
+        self.values += 1
+        if self.values > self._max or depth > DEPTH_MAX:
             raise _TooLarge
         if not isinstance(schema, Mapping):
             return schema
@@ -124,7 +132,7 @@ class _Normalising:
         if key in _NAMED and isinstance(value, Mapping):
             return {name: self._schema(each, depth) for name, each in value.items()}
         if key in _SETS and isinstance(value, list):
-            self._left -= len(value)
+            self.values += len(value)
             made = _sorted_set(value)
             return made[0] if key == "type" and len(made) == 1 else made
         return value

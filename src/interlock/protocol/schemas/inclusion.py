@@ -23,7 +23,7 @@ NAMES_PER_STEP: Final = 16
 VALUES_MAX: Final = 1000  # of one list of values that a validator is asked about
 DIFFERENCES_MAX: Final = 20
 SHOWN_CHARS_MAX: Final = 80
-_TOO_MUCH: Final = "too much to compare"
+TOO_MUCH: Final = "too much to compare"
 
 _OF_STRINGS: Final = ("minLength", "maxLength", "pattern", "format")
 _OF_NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
@@ -114,12 +114,12 @@ def includes(
     side neither names nor excludes; one that is sent may be lost, one that is received does no harm. `tighter`: what it
     is when the wide side has the tighter length or bound."""
     if not (narrow_side.is_bounded and wide_side.is_bounded):
-        return differs(InclusionVerdict.UNDECIDED, path, _TOO_MUCH, _TOO_MUCH)
+        return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
     comparison = _Comparison(narrow_side, wide_side, unnamed, tighter, effort or Effort())
     try:
         return comparison.compare(narrow, wide, path, 0)
     except (EffortSpent, RecursionError):
-        return differs(InclusionVerdict.UNDECIDED, path, _TOO_MUCH, _TOO_MUCH)
+        return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
 
 
 class _Comparison:
@@ -133,7 +133,7 @@ class _Comparison:
     def compare(self, narrow: tuple[Any, ...], wide: Any, path: str, depth: int) -> InclusionOutcome:
         self._effort.spend(1)
         if depth > DEPTH_MAX:
-            return differs(InclusionVerdict.UNDECIDED, path, _TOO_MUCH, _TOO_MUCH)
+            return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
         if any(self._is_same(each, wide) for each in narrow):
             return ACCEPTED
         ours, theirs = self._narrow.shape(*narrow), self._wide.shape(wide)

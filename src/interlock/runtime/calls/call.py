@@ -201,6 +201,10 @@ class CallRoute(Protocol):
         """Whether it waits for a person, here or at a hop below."""
 
     @property
+    def refusal(self) -> Fault | None:
+        """By the registry of names: what every call is answered."""
+
+    @property
     def checks(self) -> tuple[Check[Any], ...]:
         """Of the guard, those that apply to its calls, in order; empty where only the common ones do."""
 

@@ -22,7 +22,7 @@ class CheckNumber(IntEnum):
     OPERATION = 3  # to come: operation, family and parameters of MCP-AQL
     ROUTE = 4
     AGENT = 5  # blocked, paused or unreported agents (MCP-AQL 8.6)
-    NAMES = 6  # to come: verdict and pin of the names registry
+    NAMES = 6  # verdict and pin of the registry of names
     ARGUMENTS = 7
     AVAILABILITY = 8
     BUDGET = 9

@@ -31,6 +31,7 @@ from interlock.protocol.mcp.uri_templates import Matcher
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.call import Members
 from interlock.runtime.calls.caller import ViewKey
+from interlock.runtime.catalog import unlisted_tools
 from interlock.runtime.catalog.incremental import (
     AliasCollisions,
     Routes,
@@ -54,6 +55,7 @@ from interlock.runtime.catalog.routes import (
     era_of,
     make_link_items,
 )
+from interlock.runtime.catalog.surface import NO_SURFACES, Surfaces
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 
@@ -143,7 +145,8 @@ class View:
 
     @cached_property
     def tool_routes(self) -> list[Route]:
-        routes = [route for part in self._parts.values() for route in part.tools]
+        """Those that are listed: a call of one that the registry of names refuses is answered why."""
+        routes = [route for part in self._parts.values() for route in part.tools if route.refusal is None]
         if self._namespace.members:  # a link within the segment of another
             routes.sort(key=_qualified)
         return routes
@@ -420,6 +423,13 @@ class Namespace:
 
     def withheld(self, link: Link) -> list[Withheld]:
         found = [one for items in self.link_items if items.link is link for one in items.withheld]
+        found.extend(
+            unlisted_tools.surface_refused(route.original, route.surface.warning, route.refusal.message)
+            for items in self.link_items
+            if items.link is link
+            for route in items.tools
+            if route.surface is not None and route.refusal is not None
+        )
         prefix = self.prefix(link.segment)
         found.extend(one for name, one in self.clashing.items() if name.startswith(prefix))
         return found
@@ -447,11 +457,13 @@ class Catalog:
         checks_for: ChecksFor,
         rulings: Rulings = NO_RULINGS,
         redefined: Feed[tuple[ChangedDefinition, ...]] | None = None,
+        surfaces: Surfaces = NO_SURFACES,
     ) -> None:
         """Told are the kinds of lists; `on_metadata` where only what MCP-AX says of the tools changed."""
         self._plan = plan
         self._checks_for = checks_for
         self._rulings = rulings
+        self._surfaces = surfaces
         self._redefined: Feed[tuple[ChangedDefinition, ...]] = redefined or Feed()
         self._on_change = on_change
         self._on_metadata = on_metadata
@@ -494,13 +506,11 @@ class Catalog:
         self._stocking[ticket] = link
         try:
             said = self._said
-            items = await make_link_items(link, listing, self._plan, old, self._rulings, checks_for=self._checks_for)
+            items = await self._make_items(link, listing, old)
             while said != self._said:  # by rules that hold no more, a tool could be let through that is held by now
                 said = self._said
                 before = msgspec.structs.replace(old, stale=True) if old is not None else None
-                items = await make_link_items(
-                    link, listing, self._plan, before, self._rulings, checks_for=self._checks_for
-                )
+                items = await self._make_items(link, listing, before)
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:
@@ -517,6 +527,11 @@ class Catalog:
         if changed:
             self._redefined.publish(changed)
         return ListUpdate(items=items, changed=changed)
+
+    async def _make_items(self, link: Link, listing: Listing, old: LinkItems | None) -> LinkItems | Fault:
+        return await make_link_items(
+            link, listing, self._plan, old, self._rulings, checks_for=self._checks_for, surfaces=self._surfaces
+        )
 
     async def stock_again(self, link: Link, listing: Listing) -> None:
         """The same list by other rules. A server that is away does not come back by it."""

@@ -37,6 +37,7 @@ from interlock.protocol.ax.hop_metadata import (
     HOPS,
     IRREVERSIBLE,
     SAFETY,
+    SURFACE,
     Below,
     Offer,
     as_declared,
@@ -60,10 +61,18 @@ from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arg
 from interlock.protocol.mcp.items import Item, maybe_value
 from interlock.protocol.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.protocol.mcp.tasks import needs_task
+from interlock.protocol.schemas.effort import Effort
 from interlock.runtime.calls.check import Check
 from interlock.runtime.catalog import unlisted_tools
 from interlock.runtime.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.runtime.catalog.names import SettledNames, refuse_names, settle_names
+from interlock.runtime.catalog.surface import (
+    LIST_STEPS_MAX,
+    NO_SURFACES,
+    SPECIFICATION,
+    Surface,
+    Surfaces,
+)
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
@@ -151,7 +160,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     price: Price = Price()  # what a call counts for in budgets
     mirrored: tuple[Mirrored, ...] = ()
     needs_task: bool = False  # a legacy server's tool that can be called only as a task
+    surface: Surface | None = None  # what the registry of names says of it
     checks: "Checks" = ()  # of the guard, those that apply to its calls; empty for a plain tool
+
+    @property
+    def refusal(self) -> Fault | None:
+        """By the registry of names: it is not listed, and this is what every call is answered."""
+        return self.surface.refusal if self.surface is not None else None
 
     @property
     def is_held(self) -> bool:
@@ -219,6 +234,7 @@ async def make_link_items(
     rulings: Rulings = NO_RULINGS,
     *,
     checks_for: ChecksFor,
+    surfaces: Surfaces = NO_SURFACES,
 ) -> LinkItems | Fault:
     """The items of a link, `old` itself where nothing changed, or the refusal that ends its session (MCP-AX 4.3)."""
     offer = link.offer
@@ -240,10 +256,13 @@ async def make_link_items(
     if invalid:  # AX-4.3-1
         return refuse_names(offer, invalid)
     tools, prompts = named
-    stock = _LinkItemsBuilder(link, plan, offer, least, rulings, known, checks_for)
+    stock = _LinkItemsBuilder(link, plan, offer, least, rulings, known, checks_for, surfaces)
     stock.tools += unchanged
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
+    refused = next((route.surface for route in stock.tools if route.surface and route.surface.ends_session), None)
+    if refused is not None:
+        return LinkItems(link=link, offer=offer, least_latency=least, tools=stock.refuse(refused), digests=digests)
     withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
     for kind in _KINDS:
         withheld.extend(Withheld(name=name, reason=reason) for name, reason in getattr(listing, kind).refused)
@@ -324,10 +343,12 @@ class _LinkItemsBuilder:
         rulings: Rulings,
         known: dict[str, Route],
         checks_for: ChecksFor,
+        surfaces: Surfaces,
     ) -> None:
         """`known`: tools by their original names, as they were made last time by the same rules."""
         self._known = known
         self._checks_for = checks_for
+        self._surfaces, self._effort = surfaces, Effort(LIST_STEPS_MAX)
         self._link = link
         self._rulings = rulings
         self._waits = rulings.waits(link.segment)
@@ -363,6 +384,16 @@ class _LinkItemsBuilder:
                 self.withheld.append(route)
             else:
                 self.tools.append(route)
+
+    def refuse(self, refused: Surface) -> tuple[Route, ...]:
+        """Every tool, because of one that is not what the registry says of its name (registry.enforce = "session")."""
+        made = []
+        for route in sorted(self.tools, key=lambda route: route.qualified):
+            own = route.surface if route.surface is not None and route.surface.refusal is not None else refused
+            other = msgspec.structs.replace(route, surface=own)
+            msgspec.structs.force_setattr(other, "checks", self._checks_for(other))
+            made.append(other)
+        return tuple(made)
 
     def take_prompts(self, named: SettledNames) -> None:
         for original, item, inner, local in named.items:
@@ -452,6 +483,7 @@ class _LinkItemsBuilder:
         asked = original in self._link.asks
         hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open, asked=asked)
         gated = told.gated or hold is not None  # AX-11.3-17, AX-11.3-18
+        surface = self._surface(qualified, original, local, item, meta)
         route = Route(
             link=self._link,
             qualified=qualified,
@@ -467,7 +499,7 @@ class _LinkItemsBuilder:
             onward=self._onward(below, local),
             capability=capability,
             said=told.capability,
-            meta=self._notes(told, judged, gated=gated),
+            meta=_with_surface(self._notes(told, judged, gated=gated), surface),
             hints=judged.hints,
             hops=told.hops,
             irreversible=irreversible,
@@ -488,11 +520,19 @@ class _LinkItemsBuilder:
             price=judged.price,
             mirrored=mirrored,
             needs_task=not self._link.modern and self._link.tasks and needs_task(item),
+            surface=surface,
         )
         checks = self._checks_for(route)
         if checks:
             msgspec.structs.force_setattr(route, "checks", checks)  # no other part has seen it yet
         return route
+
+    def _surface(self, qualified: str, original: str, local: str, item: Item, meta: dict[str, Raw]) -> Surface | None:
+        """By the name that its own server gives it, and by the one that it is listed under (REG-4.2-7)."""
+        own = local if self._offer.is_aggregator else original
+        names = (own,) if own == local else (own, local)
+        claimed = maybe_value(meta, SPECIFICATION) if SPECIFICATION in meta else None
+        return self._surfaces.judge(self._link.segment, qualified, names, item, claimed, self._effort)
 
     def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
         """An aggregator has said it of every tool it lists, in its own name where the tool's server was silent."""
@@ -668,6 +708,11 @@ class _LinkItemsBuilder:
 
 _MIRROR_MARK: Final = b'"x-mcp-header"'
 _BAD_URI: Final = "its URI in the tree must be mcpax://, segments joined by dots, / and the server's own URI"
+
+
+def _with_surface(notes: dict[str, Any], surface: Surface | None) -> dict[str, Any]:
+    told = None if surface is None else surface.meta
+    return notes if told is None else {**notes, SURFACE: told}
 
 
 def _meta(item: Item) -> dict[str, Raw]:

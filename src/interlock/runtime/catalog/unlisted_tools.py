@@ -48,3 +48,8 @@ def authority_unproved(name: str) -> Withheld:
 def out_of_scope(name: str, needed: AuthScope, registered: AuthScope) -> Withheld:
     reason = f"it needs scope {needed.value}; this server is registered for {registered.value}"
     return Withheld(name=name, reason=reason, code=NAMES[SCOPE_DENIED])
+
+
+def surface_refused(name: str, reason: str, code: str) -> Withheld:
+    """By the registry of names (REG-8.1-2)."""
+    return Withheld(name=name, reason=reason, code=code)

@@ -16,6 +16,7 @@ from interlock.runtime.dispatch.checks.commit import CommitCheck
 from interlock.runtime.dispatch.checks.gate import GateCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.checks.send import SendCheck
+from interlock.runtime.dispatch.checks.surface import SurfaceCheck
 from interlock.runtime.gate.gate import Approvers, Gate
 
 
@@ -31,7 +32,7 @@ def admission_checks(
     return [
         # 3, the operation of MCP-AQL, is asked by its surfaces; 5, the agent, is on the list while the loop is on.
         route_check,
-        # 6, the names registry, is to come.
+        SurfaceCheck(),
         ArgumentsCheck(operation_refusal),
         availability,
         BudgetCheck(budgets),

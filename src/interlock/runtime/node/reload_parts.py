@@ -43,6 +43,7 @@ class ReloadSteps:
             "drivers": self._take_drivers,
             "tools": self._take_tools,
             "gate": self._take_tools,
+            "registry": self._take_tools,
             "approvals": self._take_approvals,
             "safety": self._take_safety,
             "access": self._take_access,

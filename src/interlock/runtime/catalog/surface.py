@@ -1,0 +1,51 @@
+"""What the registry of names says of a tool, as its route carries it, and who says it when a list arrives."""
+
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.mcp.items import Item
+from interlock.protocol.names.judgement import Judgement
+from interlock.protocol.schemas.effort import Effort
+
+SPECIFICATION: Final = "dev.interlock/specification"  # what a server says of the revision it keeps to
+LIST_STEPS_MAX: Final = 30_000  # that comparing the tools of one list may take; what is left then is undecided
+
+
+class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    judgement: Judgement
+    refusal: Fault | None = None  # of every call
+    ends_session: bool = False  # its server is refused with it
+    warning: str = ""  # for operators
+
+    @property
+    def meta(self) -> dict[str, Any] | None:
+        """Of a registered name: what clients are told under `dev.interlock/surface` (REG-2-1)."""
+        judged = self.judgement
+        if judged.status is None:
+            return None
+        return {
+            "name": judged.name,
+            "verdict": judged.verdict.value,
+            "digest": judged.digest,
+            "status": judged.status.value,
+        }
+
+
+class Surfaces(Protocol):
+    def judge(
+        self, segment: str, tool: str, names: tuple[str, ...], item: Item, claimed: object, effort: Effort
+    ) -> Surface | None:
+        """`tool`: its qualified name. `names`: those it goes by at its server and here, before any prefix. None: there
+        is nothing to say of them."""
+
+
+class _NoSurfaces:
+    def judge(
+        self, segment: str, tool: str, names: tuple[str, ...], item: Item, claimed: object, effort: Effort
+    ) -> Surface | None:
+        return None
+
+
+NO_SURFACES: Final[Surfaces] = _NoSurfaces()
