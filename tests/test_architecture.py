@@ -92,6 +92,7 @@ ORDER = [
         "surface.cli.keys",
         "surface.cli.aql_check",
         "surface.cli.set_up",
+        "surface.cli.room_client",
         "surface.cli.verbs",
         "aql",
         "__main__",

@@ -50,6 +50,7 @@ COMMANDS = [
     ("rooms", "list"),
     ("rooms", "create"),
     ("rooms", "show"),
+    ("rooms", "join"),
     ("rooms", "promote"),
     ("rooms", "demote"),
     ("rooms", "disconnect"),

@@ -10,7 +10,13 @@ RoomError
   ProposalEnded         a proposal was rejected, withdrawn, or expired
 """
 
-from typing import Any
+from typing import Any, Final
+
+SAID: Final = {
+    "expired": "the proposal has expired",
+    "void": "the proposal counts no more",
+    "unknown": "the proposal was performed, and no answer came",
+}
 
 
 class RoomInvalid(ValueError):
@@ -53,10 +59,10 @@ class CallFailed(RoomError):
 
 
 class ProposalEnded(RoomError):
-    """`status` is rejected, withdrawn or expired; `by` who did it, where it was somebody."""
+    """`status` is rejected, withdrawn, expired, void or unknown; `by` who did it, where it was somebody."""
 
     def __init__(self, status: str, by: str | None = None, reason: str | None = None) -> None:
-        said = f"the proposal was {status}" if status != "expired" else "the proposal has expired"
+        said = SAID.get(status, f"the proposal was {status}")
         super().__init__(said + (f" by {by}" if by else "") + (f": {reason}" if reason else ""))
         self.status = status
         self.by = by

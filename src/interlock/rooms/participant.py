@@ -16,6 +16,7 @@ from interlock.protocol.net.address_scope import is_loopback
 from interlock.protocol.rooms.enforcement import CHAT, MCP, PROPOSAL
 from interlock.protocol.rooms.envelope import ENVELOPE_BYTES_MAX
 from interlock.protocol.rooms.participants import is_topic
+from interlock.rooms import gateway_http
 from interlock.rooms.connection import Place, Ticket
 from interlock.rooms.conversation import Conversation, read_answer
 from interlock.rooms.errors import NoAnswer, RoomInvalid, RoomRefused, RoomUnreachable
@@ -67,7 +68,9 @@ class Participant:
             raise RoomInvalid(f"{topic!r} is not the name of a room")
         if token is not None and (not token.isascii() or not token.isprintable()):
             raise RoomInvalid("a token is printable ASCII; was a line break copied along?")
-        place = Place(address=_checked(address, secure_by), topic=topic, token=token, ticket=ticket, tls=tls)
+        place = self._place = Place(
+            address=_checked(address, secure_by), topic=topic, token=token, ticket=ticket, tls=tls
+        )
         self.topic = topic
         self._tools: dict[str, Tool] = {}
         offer = Offer(
@@ -338,6 +341,15 @@ class Participant:
         if arguments is not None:
             params = encode_value({**(decode_object(params) or {}), "arguments": arguments})
         return await self._conversation.request(target, found.method, params, timeout_s, answers=found.id)
+
+    async def reject(self, proposal: str, *, reason: str | None = None) -> None:
+        """Says no to a proposal; needs full privilege."""
+        body = {} if reason is None else {"reason": reason}
+        await gateway_http.ask(self._place, "POST", "proposals", proposal, "reject", body=body)
+
+    async def withdraw(self, proposal: str) -> None:
+        """Takes a proposal of ours back."""
+        await gateway_http.ask(self._place, "POST", "proposals", proposal, "withdraw", body={})
 
 
 def _tool_call(tool: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ that request. The gateway's events tell of those that were rejected, withdrawn, 
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
 import msgspec
 
@@ -15,11 +15,10 @@ from interlock.rooms.errors import ProposalEnded
 from interlock.rooms.model import Proposal, Status
 
 KEPT_MAX: Final = 1000  # the newest
-ENDED: Final[dict[str, Status]] = {
-    "proposal_rejected": "rejected",
-    "proposal_withdrawn": "withdrawn",
-    "proposal_expired": "expired",
-}
+ANSWERS_MAX: Final = 100  # of those whose proposal may still be told
+EVENT: Final = "proposal_"
+STATUSES: Final[frozenset[str]] = frozenset(get_args(Status))
+WITHOUT_ANSWER: Final = frozenset(("rejected", "withdrawn", "expired", "void", "unknown"))
 
 
 class Proposals:
@@ -27,6 +26,7 @@ class Proposals:
         self._by_id: dict[str, Proposal] = {}
         self._fulfilments: dict[str, tuple[str, tuple[str, ...]]] = {}  # a request -> its proposal, and who is asked
         self._outcomes: dict[str, asyncio.Future[tuple[str, Response]]] = {}  # that we wait for
+        self._answers: dict[str, tuple[str, Response]] = {}  # the newest, by the request's envelope
 
     def pending(self) -> list[Proposal]:
         return [one for one in self._by_id.values() if one.status == "pending"]
@@ -57,26 +57,39 @@ class Proposals:
             self._set(proposal, "claimed")
 
     def on_answer(self, envelope: Envelope, response: Response) -> None:
-        id, asked = self._fulfilments.get(envelope.correlation_id or "", (None, ()))
-        proposal, sender = self.maybe(id), envelope.sender or ""
-        if proposal is None or sender not in asked:
-            return
-        del self._fulfilments[envelope.correlation_id or ""]
-        self._set(proposal, "failed" if response.error else "fulfilled")
-        waiting = self._outcomes.pop(proposal.id, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result((sender, response))
+        request, sender = envelope.correlation_id or "", envelope.sender or ""
+        id, asked = self._fulfilments.get(request, (None, ()))
+        proposal = self.maybe(id)
+        if proposal is None:
+            self._answers[request] = sender, response
+            while len(self._answers) > ANSWERS_MAX:
+                del self._answers[next(iter(self._answers))]
+        elif sender in asked:
+            del self._fulfilments[request]
+            self._set(proposal, "failed" if response.error else "fulfilled")
+            self._settle(proposal.id, (sender, response))
 
     def on_event(self, envelope: Envelope, payload: dict[str, Any]) -> None:
-        status = ENDED.get(str(payload.get("event")))
+        """What the gateway tells of a proposal. It also knows fulfilments that do not name theirs."""
+        status = str(payload.get("event")).removeprefix(EVENT)
         proposal = self.maybe(envelope.correlation_id)
-        if status is None or proposal is None:
+        if status not in STATUSES or proposal is None:
             return
-        self._set(proposal, status)
-        waiting = self._outcomes.pop(proposal.id, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(ProposalEnded(status, payload.get("by"), payload.get("reason")))
+        self._set(proposal, cast(Status, status))
+        if status in WITHOUT_ANSWER:
+            self._settle(proposal.id, ProposalEnded(status, payload.get("by"), payload.get("reason")))
+        elif (answer := self._answers.get(str(payload.get("fulfilment")))) is not None:
+            self._settle(proposal.id, answer)
+
+    def _settle(self, id: str, how: tuple[str, Response] | ProposalEnded) -> None:
+        waiting = self._outcomes.pop(id, None)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(how, ProposalEnded):
+            waiting.set_exception(how)
             waiting.exception()  # retrieved: whoever waited may have gone
+        else:
+            waiting.set_result(how)
 
     def outcome(self, id: str) -> "asyncio.Future[tuple[str, Response]]":
         """What becomes of a proposal that is about to be sent: who answered, and what. Raises ProposalEnded."""

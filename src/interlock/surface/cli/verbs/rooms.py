@@ -1,20 +1,22 @@
-"""interlock rooms list | create | show | promote | demote | disconnect"""
+"""interlock rooms list | create | show | join | promote | demote | disconnect"""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.verbs import rooms_join
 
 if TYPE_CHECKING:
     from interlock.surface.cli.client.operator import Answer
 
 app = verb_app(
-    "See rooms, make them, and decide who may act in them.",
+    "See rooms, make them, take part, and decide who may act in them.",
     examples="""
     interlock rooms create yard
     interlock access token --for room --name ann --topic yard --participant ann
     interlock rooms show yard
+    interlock rooms join yard
     interlock rooms promote ann --reason "a week without a fault"
     """,
 )
@@ -123,6 +125,9 @@ def show(invocation: Invocation, topic: Topic) -> None:
         for one in found
     ]
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 5: 12}))
+
+
+rooms_join.register(app)
 
 
 @verb(
