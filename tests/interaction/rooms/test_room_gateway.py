@@ -28,6 +28,9 @@ topic = "small"
 max_participants = 1
 
 [[room]]
+topic = "late"
+
+[[room]]
 topic = "strict"
 mode = "restricted"
 restricted_chat = false
@@ -651,3 +654,66 @@ async def test_a_flood_of_refusals_is_not_written_down_line_by_line(node: Runnin
     told = node.admin("/admin/audit?limit=1000")
     lines = [one for one in told["records"] if name in json.dumps(one) and "privilege_violation" in json.dumps(one)]
     assert 0 < len(lines) <= 60
+
+
+@pytest.mark.req("X-5.1-6", "X-10.3-1")
+async def test_one_who_only_posts_is_demoted_and_promoted_too(node: RunningNode) -> None:
+    ((posting, _),) = names("full")
+    secret = token(node, posting, privilege="full")
+    envelope = {"kind": "mcp", "payload": {"method": "notifications/x"}}
+    path = f"/admin/participants/{posting}"
+
+    def publish() -> int:
+        return ask(node, "/v0/topics/garden/messages", secret, "POST", {**envelope, "id": str(uuid.uuid4())})[0]
+
+    async with joined(node, *names("full")) as (witness,):
+        assert node.admin(f"{path}/demote?topic=garden", "POST", {})["error"] == "not_found"
+        assert publish() == 202
+        demoted = node.admin(f"{path}/demote", "POST", {})
+        assert (demoted["oldPrivilege"], demoted["newPrivilege"]) == ("full", "restricted")
+        assert (await witness.until(event="privilege_changed"))["payload"]["participant"]["id"] == posting
+        assert publish() == 403
+        assert node.admin(f"{path}/promote?topic=garden", "POST", {})["newPrivilege"] == "full"
+        assert publish() == 202
+
+
+@pytest.mark.req("X-5.2-7")
+async def test_history_before_a_time_ends_there(node: RunningNode) -> None:
+    secret = token(node, "historian", "late", "full")
+
+    def read(**query: str) -> list[Any]:
+        asked = "&".join(f"{name}={value}" for name, value in query.items())
+        status, told = ask(node, f"/v0/topics/late/history?{asked}", secret)
+        assert status == 200, told
+        return [one["envelope"]["payload"]["text"] for one in told["history"]]
+
+    for number in range(7):
+        body = {"kind": "chat", "id": f"late-{number}", "payload": {"text": str(number)}}
+        assert ask(node, "/v0/topics/late/messages", secret, "POST", body)[0] == 202
+        await asyncio.sleep(0.002)  # times have milliseconds
+    kept = ask(node, "/v0/topics/late/history", secret)[1]["history"]
+    times = {one["envelope"]["id"]: one["received_at"] for one in kept}
+    assert read(before=times["late-4"], limit="2") == ["3", "2"]
+    assert read(before=times["late-4"].replace("Z", "%2B00:00")) == ["3", "2", "1", "0"]
+    assert read(before=times["late-0"]) == [] and read(before="2020-01-01T00:00:00Z") == []
+    assert read(before="2999-01-01T00:00:00.123456789%2B05:00", limit="1") == ["6"]
+    assert read(before="late-4", limit="1") == ["3"]
+    assert ask(node, "/v0/topics/late/history?before=2026-13-45T99:00:00Z", secret)[0] == 404
+
+
+@pytest.mark.req("X-4.4.1-2", "X-4.4.1-3")
+async def test_what_a_participant_says_of_itself_is_shown_to_the_others(node: RunningNode) -> None:
+    ((robot, _),) = names("full")
+    async with joined(node, *names("restricted")) as (witness,):
+        secret = token(node, robot, privilege="full")
+        one = await Bare.join(node, "garden", secret, name="Rob%20Ott", kind="robot", mcp="2025-11-25")
+        shown = {"id": robot, "privilege": "full", "name": "Rob Ott", "kind": "robot", "mcp": {"version": "2025-11-25"}}
+        assert (await one.next())["payload"]["participant"] == shown
+        assert (await witness.until(kind="presence", event="join"))["payload"]["participant"] == shown
+        assert shown in ask(node, "/v0/topics/garden/participants", secret)[1]["participants"]
+        await one.leave()
+        assert (await witness.until(kind="presence", event="leave"))["payload"]["participant"] == shown
+        for wrong in ({"name": "a%00b"}, {"name": "x" * 65}, {"kind": "ghost"}, {"mcp": "latest"}):
+            with pytest.raises(InvalidStatus) as refused:
+                await Bare.join(node, "garden", secret, **wrong)
+            assert refused.value.response.status_code == 400

@@ -31,6 +31,7 @@ BRACKETS_MAX: Final = 100_000  # of arrays and objects: looking at each takes ti
 _KNOWN: Final = frozenset(("protocol", "id", "ts", "from", "to", "kind", "correlation_id", "payload"))
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+_FRACTION: Final = re.compile(r"\.\d+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Two for what opens, nothing for what closes: the running sum less the number of brackets is the depth.
 _DEPTHS: Final = bytes.maketrans(b"[{]}", b"\x02\x02\x00\x00")
@@ -248,6 +249,16 @@ def _maybe_text(raw: Raw) -> str | None:
     try:
         return _decode_string(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def maybe_moment(text: str) -> float | None:
+    """An RFC 3339 time in UNIX seconds."""
+    if _STAMP.fullmatch(text) is None:
+        return None
+    try:
+        return datetime.fromisoformat(_FRACTION.sub(lambda found: found[0][:7].ljust(7, "0"), text.upper())).timestamp()
+    except ValueError:
         return None
 
 

@@ -15,6 +15,9 @@ Mode = Literal["mixed", "restricted", "observe", "open"]
 # What settled a privilege, for the record.
 Origin = Literal["grant", "token", "identity", "mode"]
 
+ParticipantKind = Literal["human", "agent", "robot"]
+PARTICIPANT_KINDS: Final[tuple[ParticipantKind, ...]] = ("human", "agent", "robot")
+
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}")
 
@@ -30,7 +33,7 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     privilege: Privilege
     name: str | None = None
-    kind: Literal["human", "agent", "robot"] | None = None
+    kind: ParticipantKind | None = None
     mcp_version: str | None = None
 
     def described(self) -> dict[str, Any]:
@@ -56,6 +59,11 @@ def is_topic(text: str) -> bool:
 
 def is_participant_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
+
+
+def is_shown_name(text: str) -> bool:
+    """What a participant may want to be called beside its id."""
+    return 1 <= len(text) <= 64 and text.isprintable()
 
 
 def is_reserved(participant: str) -> bool:

@@ -20,3 +20,8 @@ class SystemClock:
 
 def rfc3339(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # AX-7.1-2
+
+
+def rfc3339_ms(wall: float) -> str:
+    """With milliseconds, for what follows each other quickly."""
+    return datetime.fromtimestamp(round(wall, 3), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

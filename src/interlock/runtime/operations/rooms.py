@@ -79,7 +79,8 @@ class RoomOperations:
 
     async def _change(self, participant: str, topic: str | None, to: Privilege, by: str, reason: str) -> Change:
         room = self._room_of(participant, topic)
-        if to is Privilege.FULL and room.seats[participant].principal == by:
+        seat = room.seats.get(participant)
+        if to is Privilege.FULL and seat is not None and seat.principal == by:
             raise Refused("self_promotion", "another person has to promote your own participant")
         change = await self._rooms.change_privilege(room, participant, to, by, reason=reason)
         if change is None:
@@ -94,11 +95,12 @@ class RoomOperations:
 
     def _room_of(self, participant: str, topic: str | None) -> LiveRoom:
         """Ids are per topic, and MCPx gives the path none: it may be left out where it is clear."""
-        found = self._rooms.rooms_of(participant) if topic is None else [self._room(topic)]
+        rooms = self._rooms.by_topic.values() if topic is None else [self._room(topic)]
+        found = [room for room in rooms if self._rooms.maybe_privilege(room, participant) is not None]
         if len(found) > 1:
             topics = ", ".join(room.topic for room in found)
             raise Refused("topic_required", f"{participant} is in several rooms: {topics}; say ?topic=")
-        if not found or participant not in found[0].seats:
+        if not found:
             known = [id for room in self._rooms.by_topic.values() for id in room.seats]
             raise NotFound("participant", participant, known)
         return found[0]

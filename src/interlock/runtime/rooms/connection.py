@@ -16,7 +16,7 @@ from interlock.protocol.jsonrpc.oversized import Oversized
 from interlock.protocol.rooms import gateway_messages
 from interlock.protocol.rooms.envelope import V0, V01, Envelope, decode_untrusted, encode
 from interlock.protocol.rooms.errors import Refusal
-from interlock.protocol.rooms.participants import Participant
+from interlock.protocol.rooms.participants import Participant, ParticipantKind
 from interlock.protocol.rooms.v0 import encode_v0
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.rooms.history import within_bytes
@@ -46,6 +46,10 @@ class Wishes(msgspec.Struct, frozen=True):
     sequences: bool = False
     history: int = 0  # so many of the newest
     after: str | None = None  # or everything after this one
+    # What it says of itself, for the others to see:
+    name: str | None = None
+    kind: ParticipantKind | None = None
+    mcp_version: str | None = None
 
 
 class RoomConnection:

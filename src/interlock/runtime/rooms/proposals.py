@@ -269,6 +269,8 @@ class Proposals:
             tracked.answer = envelope
         if not answered.is_gates:
             await self._inbox.finish(answered.approval_id, answered.end, answered.outcome)
+        elif approval is not None and approval.status is Status.APPROVED:  # a check before the gate refused the call
+            await self._inbox.void(answered.approval_id, "refused before it was sent")
 
     # What people decide in the inbox
 

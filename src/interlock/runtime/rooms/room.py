@@ -11,7 +11,7 @@ import contextlib
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -26,7 +26,7 @@ from interlock.protocol.rooms.rates import RateWindow
 from interlock.protocol.rooms.settings import RoomSettings
 from interlock.protocol.rooms.v0 import as_said, encode_v0
 from interlock.runtime.base.background import BackgroundTasks
-from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.clock import Clock, rfc3339_ms
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.history import History
@@ -144,6 +144,8 @@ class Room:
         self.settings = settings
         self.history = history
         self.seats: dict[str, Seat] = {}
+        self._visitors: dict[str, Privilege] = {}  # who sent something of late and is not here
+        self._coming: dict[str, int] = {}  # connections that are being accepted, by participant
         self.delivered = 0  # the sequence up to which everyone has heard
         self._oldest = 0
         self._audit = audit
@@ -195,9 +197,21 @@ class Room:
     def present(self, but: str | None = None) -> list[Participant]:
         return [seat.participant for id, seat in self.seats.items() if id != but]
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.seats.keys() - {OWN}) >= self.settings.max_participants
+    def has_place(self, participant: str) -> bool:
+        """Whether it is here, or may still come; those on their way count."""
+        there = (self.seats.keys() | self._coming.keys()) - {OWN}
+        return participant in there or len(there) < self.settings.max_participants
+
+    @contextlib.contextmanager
+    def reserve(self, participant: str) -> Iterator[None]:
+        """Keeps a place for one that is on its way."""
+        self._coming[participant] = self._coming.get(participant, 0) + 1
+        try:
+            yield
+        finally:
+            self._coming[participant] -= 1
+            if not self._coming[participant]:
+                del self._coming[participant]
 
     def is_unsteady(self, participant: str) -> bool:
         """Whether it has replaced its own connections too often of late: two programs may share one credential."""
@@ -260,9 +274,16 @@ class Room:
         old = seat.participant.privilege
         seat.participant = msgspec.structs.replace(seat.participant, privilege=privilege)
         if old is not privilege:
-            self._announce(gateway_messages.privilege_changed(self.stamp(), seat.participant, old, by))
+            self.tell_change(seat.participant, old, by)
             self._feeds.presence.publish((self, participant))
         return old
+
+    def tell_change(self, who: Participant, old: Privilege, by: str) -> None:
+        self._announce(gateway_messages.privilege_changed(self.stamp(), who, old, by))
+
+    def maybe_visitor(self, participant: str) -> Privilege | None:
+        """What one had that has sent something of late without being here: over HTTP, or from the inbox."""
+        return self._visitors.get(participant)
 
     def disconnect(self, participant: str, code: int, reason: str) -> int:
         """Returns how many connections were closed."""
@@ -293,8 +314,10 @@ class Room:
             self._note_refused(envelope, who, principal, refusal)
             return refusal
         now = self._clock.wall()
-        envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339(now))
+        envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339_ms(now))
         self._known.add(envelope, who.id)
+        if who.id not in self.seats:
+            self._visitors[who.id] = who.privilege
         self._observe(envelope, who, principal)
         if envelope.kind != enforcement.CHAT:
             self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)
@@ -333,6 +356,7 @@ class Room:
         if who.id not in self._rates and len(self._rates) >= RATES_MAX:
             now = self._clock.now()
             self._rates = {id: one for id, one in self._rates.items() if not one.is_idle(now)}
+            self._visitors = {id: one for id, one in self._visitors.items() if id in self._rates}
             self._refused = {id: one for id, one in self._refused.items() if one and one[-1] > now - MINUTE_S}
         window = self._rates.setdefault(who.id, RateWindow())
         what = {enforcement.PROPOSAL: ("proposals", "envelopes"), enforcement.CHAT: ("chat", "envelopes")}
@@ -384,7 +408,7 @@ class Room:
     # The one way out
 
     def stamp(self) -> Stamp:
-        return Stamp(str(uuid.uuid4()), rfc3339(self._clock.wall()))
+        return Stamp(str(uuid.uuid4()), rfc3339_ms(self._clock.wall()))
 
     def announce(self, payload: dict[str, Any], *, answers: str) -> None:
         """An event of the gateway, to everyone, and kept: who reads later learns of it too."""
@@ -496,6 +520,18 @@ class Room:
         records = [] if sequence is None else await self.history.read(sequence - 1, sequence, 1)
         envelope = decode_untrusted(records[0].data, len(records[0].data)) if records else None
         return envelope if isinstance(envelope, Envelope) and envelope.id == id else None
+
+    async def count_before(self, moment: float) -> int:
+        """The sequence of the last envelope that came before that moment. Raises StoreError."""
+        low, high = self._oldest, self.delivered
+        while low < high:
+            middle = (low + high + 1) // 2
+            records = await self.history.read(middle - 1, middle, 1)
+            if records and records[0].received_at >= moment:
+                high = middle - 1
+            else:
+                low = middle
+        return low
 
     def maybe_place(self, reference: str) -> int | None:
         """The sequence that a client names: by number, or by an envelope's id."""

@@ -238,26 +238,35 @@ class Rooms:
 
     # What admins do
 
-    def rooms_of(self, participant: str) -> list[Room]:
-        return [room for room in self.by_topic.values() if participant in room.seats]
+    def maybe_privilege(self, room: Room, participant: str) -> Privilege | None:
+        """Of one who is here, or who sent something of late, or of whom an admin has decided before."""
+        seat = room.seats.get(participant)
+        if seat is not None:
+            return seat.participant.privilege
+        return room.granted(participant) or room.maybe_visitor(participant)
 
     async def change_privilege(
         self, room: Room, participant: str, privilege: Privilege, by: str, *, lasts: bool = True, reason: str = ""
     ) -> Change | None:
-        """None where no such participant is present. Without `lasts` only for as long as it is. Raises StoreError."""
-        seat = room.seats.get(participant)
-        if seat is None:
+        """None where no such participant is known. Without `lasts` it holds while it is here. Raises StoreError."""
+        old = self.maybe_privilege(room, participant)
+        if old is None:
             return None
         now = self._clock.wall()
         if lasts:
-            grant = Grant(privilege=privilege, by=by, at=now)
-            key = f"{room.topic}\n{participant}"
-            await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), now)
-            self._grants[key] = grant
-        old = room.set_privilege(participant, privilege, by) or seat.participant.privilege
+            await self.grant(room, participant, privilege, by)
+        if room.set_privilege(participant, privilege, by) is None and old is not privilege:
+            room.tell_change(Participant(id=participant, privilege=privilege), old, by)
         event = "promote" if privilege is Privilege.FULL else "demote"
         self.audit.add(event, room.topic, by, "ok", participant=participant, reason=reason or None)
         return Change(participant=participant, old=old, new=privilege, at=now)
+
+    async def grant(self, room: Room, participant: str, privilege: Privilege, by: str) -> None:
+        """From the next connection on. Raises StoreError."""
+        grant = Grant(privilege=privilege, by=by, at=self._clock.wall())
+        key = f"{room.topic}\n{participant}"
+        await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), grant.at)
+        self._grants[key] = grant
 
     def disconnect(self, room: Room, participant: str, by: str) -> int | None:
         """How many connections were closed; None where no such participant is present."""

@@ -5,6 +5,7 @@ the room has among its members. Privilege is settled then (MCPx 5.1), before the
 """
 
 import asyncio
+import re
 import secrets
 from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any, Final, Literal
@@ -15,15 +16,22 @@ from msgspec import Raw
 
 from interlock.config.plan import Plan
 from interlock.protocol.net.address_scope import is_loopback
-from interlock.protocol.rooms.envelope import PROTOCOLS, V0, V01, decode_untrusted
+from interlock.protocol.rooms.envelope import PROTOCOLS, V0, V01, decode_untrusted, maybe_moment
 from interlock.protocol.rooms.errors import Refusal as EnvelopeRefusal
 from interlock.protocol.rooms.errors import violation_error
 from interlock.protocol.rooms.gateway_messages import HISTORY_DEFAULT, HISTORY_MAX
-from interlock.protocol.rooms.participants import Participant, Privilege, is_topic, participant_of
+from interlock.protocol.rooms.participants import (
+    PARTICIPANT_KINDS,
+    Participant,
+    Privilege,
+    is_shown_name,
+    is_topic,
+    participant_of,
+)
 from interlock.protocol.rooms.proposals import STATUS, maybe_reason
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.access.tokens import TokenRegistry
-from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.clock import Clock, rfc3339, rfc3339_ms
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.fronts.ax import UPGRADED
 from interlock.runtime.fronts.exchange import Head
@@ -33,7 +41,7 @@ from interlock.runtime.fronts.trusted_proxies import address_of, source_of
 from interlock.runtime.rooms.connection import RoomConnection, Wishes
 from interlock.runtime.rooms.history import within_bytes
 from interlock.runtime.rooms.room import Room
-from interlock.runtime.rooms.rooms import Rooms
+from interlock.runtime.rooms.rooms import SHUTDOWN, Rooms
 from interlock.store.ports import StoreError
 
 PREFIX: Final = "/v0/"
@@ -188,7 +196,14 @@ class RoomsEndpoint:
         if refusal is not None or isinstance(joined, Refusal) or isinstance(wishes, Refusal):
             await self._turn_away(scope, send, refusal or _UNAUTHORISED)
             return
-        await send({"type": "websocket.accept", "headers": []})
+        with joined.room.reserve(joined.who.id):
+            await send({"type": "websocket.accept", "headers": []})
+            pipe = self._begin(scope, self._settle(joined, caller, wishes), wishes)
+        if pipe is not None:
+            await pipe.run()
+
+    def _begin(self, scope: Scope, joined: Joined, wishes: Wishes) -> Any:
+        """Nothing is awaited here: what was settled holds when the connection takes its place."""
         connection = RoomConnection(
             joined.room,
             joined.who,
@@ -200,23 +215,37 @@ class RoomsEndpoint:
             is_observed=joined.is_observed,
         )
         pipe = scope["extensions"][UPGRADED].room_pipe(connection, connection.on_binary)
-        if pipe.attach():
-            connection.begin(pipe)
-            await pipe.run()
+        if not pipe.attach():
+            return None
+        connection.begin(pipe)
+        is_gone = self._rooms.by_topic.get(joined.room.topic) is not joined.room
+        if is_gone or self._rooms.is_stopping:  # since it was asked
+            connection.close(SHUTDOWN, "the room is closed")
+        return pipe
 
     def _fit(self, joined: Joined, wishes: Wishes) -> Joined | Refusal:
         room, who = joined.room, joined.who
-        if who.id not in room.seats and room.is_full:
+        if not room.has_place(who.id):
             return Refusal(403, "room_full", f"at most {room.settings.max_participants} participants")
         if room.is_unsteady(who.id):
             return Refusal(409, "id_in_use", "connections of this participant replace each other; use one token each")
         protocol = wishes.protocol or room.settings.undeclared_protocol
-        v0 = room.settings.v0_clients
-        if protocol == V0 and v0 == "refuse":
+        if protocol == V0 and room.settings.v0_clients == "refuse":
             return Refusal(426, "protocol_required", f"this room takes clients of {V01} alone")
-        if protocol == V0 and v0 != "assign" and joined.source != "grant":
-            who = msgspec.structs.replace(who, privilege=Privilege(v0))
-        return msgspec.structs.replace(joined, who=who)
+        return joined
+
+    def _settle(self, joined: Joined, caller: RoomCaller, wishes: Wishes) -> Joined:
+        """Privilege as it is when the connection takes its place: an admin may have changed it since it was asked."""
+        room, who = joined.room, joined.who
+        settled = self._rooms.settle(room, who.id, joined.principal, caller.privilege)
+        privilege, v0 = settled.privilege, room.settings.v0_clients
+        protocol = wishes.protocol or room.settings.undeclared_protocol
+        if protocol == V0 and v0 in ("full", "restricted") and settled.origin != "grant":
+            privilege = Privilege(v0)
+        who = msgspec.structs.replace(
+            who, privilege=privilege, name=wishes.name, kind=wishes.kind, mcp_version=wishes.mcp_version
+        )
+        return msgspec.structs.replace(joined, who=who, source=settled.origin, is_observed=settled.is_observed)
 
     # HTTP
 
@@ -357,7 +386,8 @@ class RoomsEndpoint:
         """Newest first, as v0 has it."""
         upto = room.delivered
         if before is not None:
-            place = room.maybe_place(before)
+            at = maybe_moment(before)
+            place = room.maybe_place(before) if at is None else 1 + await room.count_before(at)
             if place is None:
                 return Refusal(404, "history_gap", "no envelope of that id or number is kept here")
             upto = place - 1
@@ -395,7 +425,7 @@ class RoomsEndpoint:
         if refusal is not None:
             await _say_refused(send, refusal)
         else:
-            said = {"id": envelope.id, "status": "accepted", "ts": envelope.ts or rfc3339(self._clock.wall())}
+            said = {"id": envelope.id, "status": "accepted", "ts": envelope.ts or rfc3339_ms(self._clock.wall())}
             await _say(send, 202, said)
 
     async def _turn_away(self, scope: Scope, send: Send, refusal: Refusal) -> None:
@@ -412,7 +442,7 @@ class _TicketRequest(msgspec.Struct):
 
 
 def _told(one: Any) -> Json:
-    return {"seq": one.sequence, "received_at": rfc3339(one.received_at), "envelope": Raw(one.data)}
+    return {"seq": one.sequence, "received_at": rfc3339_ms(one.received_at), "envelope": Raw(one.data)}
 
 
 def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | Refusal:
@@ -422,6 +452,15 @@ def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | Refusal:
     history = _maybe_number(query.get("history", "0"), HISTORY_MAX)
     if history is None:
         return Refusal(400, "invalid_history", f"history is a number up to {HISTORY_MAX}")
+    name, version = query.get("name"), query.get("mcp")
+    if name is not None and not is_shown_name(name):
+        return Refusal(400, "invalid_name", "name is 1 to 64 characters, none of them a control character")
+    if version is not None and _VERSION.fullmatch(version) is None:
+        return Refusal(400, "invalid_mcp", "mcp is a version of MCP, such as 2025-11-25")
+    said = query.get("kind")
+    kind = next((one for one in PARTICIPANT_KINDS if one == said), None)
+    if said is not None and kind is None:
+        return Refusal(400, "invalid_kind", f"kind is one of {', '.join(PARTICIPANT_KINDS)}")
     return Wishes(
         protocol=protocol,
         echo=query.get("echo") != "0",
@@ -429,6 +468,9 @@ def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | Refusal:
         sequences=query.get("sequences") == "1",
         history=history,
         after=query.get("after"),
+        name=name,
+        kind=kind,
+        mcp_version=version,
     )
 
 
@@ -471,6 +513,7 @@ async def _say(send: Send, status: int, answer: Json, kind: str = "http.response
 
 
 _NO_WISHES: Final = Wishes()
+_VERSION: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _STATUS: Final = {
     "envelope_too_large": 413,
     "rate_limited": 429,

@@ -1,0 +1,81 @@
+"""Connections that come to a room while something else changes: nothing is decided by what was true a moment ago."""
+
+import asyncio
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inboxes import Hands, desk_at
+
+from interlock.config.plan import Plan, RoomPlan
+from interlock.protocol.rooms.participants import Privilege
+from interlock.runtime.fronts.ax import UPGRADED
+from interlock.runtime.fronts.rooms.endpoint import RoomCaller, RoomsEndpoint
+from interlock.runtime.rooms.proposals import Proposals
+from interlock.runtime.rooms.rooms import Rooms
+
+PLAN = Plan(workspace=Path(), data=Path(), room=(RoomPlan(topic="pair", written={"max_participants": 2}),))
+
+
+class Pipe:
+    """A socket that was accepted, and of which nothing is heard."""
+
+    unsent_bytes = 0
+
+    def attach(self) -> bool:
+        return True
+
+    def send(self, data: bytes) -> bool:
+        return True
+
+    def close(self, code: int, reason: str) -> None: ...
+
+    async def run(self) -> None: ...
+
+    def room_pipe(self, *_: object) -> "Pipe":
+        return self
+
+
+@pytest.mark.req("X-2.2-3", "X-5.1-4")
+async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_in(tmp_path: Path) -> None:
+    clock = Hands()
+    made: list[Rooms] = []
+
+    def make(desk: Any) -> None:
+        proposals = Proposals(desk.inbox, desk.recorder, clock, lambda _: None)
+        made.append(Rooms(PLAN, desk.store, desk.recorder, clock, proposals))
+
+    async with desk_at(tmp_path, clock, made=make):
+        (rooms,) = made
+        await rooms.open()
+        unused: Any = None
+        endpoint = RoomsEndpoint(PLAN, unused, rooms, unused, None, clock)
+        room, accepted, answers = rooms.by_topic["pair"], asyncio.Event(), []
+
+        async def come(name: str) -> None:
+            async def send(message: MutableMapping[str, Any]) -> None:
+                answers.append(message.get("status", message["type"]))
+                if message["type"] == "websocket.accept":
+                    await accepted.wait()
+
+            scope = {"type": "websocket", "client": ("127.0.0.1", 1), "extensions": {UPGRADED: Pipe()}}
+            caller = RoomCaller(principal=f"room:{name}", topic="pair", participant=name, privilege=Privilege.FULL)
+            await endpoint._socket(scope, send, caller, {"topic": "pair"})
+
+        endpoint._refusals = type("Notes", (), {"note": lambda *_: None})()
+        coming = [asyncio.create_task(come(name)) for name in ("a", "b", "a", "c")]
+        async with asyncio.timeout(5):
+            for _ in range(100):  # until three wait in their accept, and one is refused
+                await asyncio.sleep(0)
+            assert answers.count("websocket.accept") == 3 and answers.count(403) == 1
+            assert await rooms.change_privilege(room, "b", Privilege.RESTRICTED, "admin") is None  # not known yet
+            await rooms.grant(room, "b", Privilege.RESTRICTED, "admin")
+            accepted.set()
+            await asyncio.gather(*coming)
+        assert {id: seat.participant.privilege for id, seat in room.seats.items()} == {
+            "a": Privilege.FULL,
+            "b": Privilege.RESTRICTED,
+        }
+        assert room.has_place("a") and not room.has_place("c")
+        await rooms.close()
