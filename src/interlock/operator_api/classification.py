@@ -24,6 +24,7 @@ class ClassProposal(ToolRuling, frozen=True, kw_only=True):
     question: Annotated[
         str | None, Meta(description="What a person should look at: its name and its annotations contradict.")
     ]
+    doubt: Annotated[str | None, Meta(description="What speaks against calling it read_only: its name.")] = None
     is_open: Annotated[bool, Meta(description="Nothing is known of it yet, and its calls wait; else it is in use.")]
     description: Annotated[str | None, Meta(description="What it does, in the words of its server.")]
 

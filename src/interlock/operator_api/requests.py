@@ -190,6 +190,15 @@ class ClassifyTools(RequestBody, frozen=True, kw_only=True):
     ]
 
 
+class UnlockForClasses(ClassifyTools, frozen=True, kw_only=True):
+    """What several tools are, and the passphrase of an operator key for one signature."""
+
+    passphrase: Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
+    key: Annotated[
+        Annotated[str, Meta(pattern=_ANCHOR_NAME)] | None, Meta(description="Which key; null: the only one.")
+    ] = None
+
+
 class SignClasses(ClassifyTools, frozen=True, kw_only=True):
     """What several tools are, and the proof of who says so."""
 

@@ -22,9 +22,9 @@ SCHEMA: dict[str, Any] = {
     "properties": {
         "bed": {"type": "string", "enum": ["north", "south"], "description": "Which bed."},
         "litres": {"type": "integer", "minimum": 1, "maximum": 50, "description": "How much water."},
-        "note": {"type": "string", "maxLength": 40},
+        "note": {"type": "string", "maxLength": 80},
         "at_once": {"type": "boolean"},
-        "zones": {"type": "array", "items": {"type": "string"}, "description": "Parts of the bed."},
+        "zones": {"type": "array", "items": {"type": ["string", "number"]}, "description": "Parts of the bed."},
         "valve": {"$ref": "#/$defs/valve"},
     },
     "$defs": {"valve": {"type": "object", "properties": {"id": {"type": "integer"}}}},

@@ -197,6 +197,27 @@ def test_a_held_call_is_approved_with_the_key_and_not_with_another_passphrase(vi
     assert PASSPHRASE.encode() not in written + (visit.node.data.parent / "stderr.txt").read_bytes()
 
 
+def test_tools_are_classified_in_one_table_with_one_signature(visit: Visit) -> None:
+    page, before = visit.page, visit.node.admin("/admin/classification")["tools"]
+    assert [one["tool"] for one in before if one["is_open"]] == ["plant.silent"]
+    visit.go("/tools")
+    page.click("text=Classify all at once")
+    table = page.locator("#classes")
+    for number, one in enumerate(before):
+        expect(table).to_contain_text(one["tool"])
+        page.select_option(f"#class-{number}", "read_only" if one["tool"] == "plant.silent" else "")
+    for typed, told in ((" a guess", "cannot be opened with this passphrase"), (PASSPHRASE, "1 tool classified")):
+        page.fill("main input[type=password]", typed)
+        page.click("text=Sign with the key")
+        expect(page.locator("main .told[role=status]")).to_contain_text(told)
+    expect(page.locator("main")).not_to_contain_text("plant.silent")
+    wait_for(lambda: visit.node.admin("/admin/status")["gate"]["unclassified"] == 0)
+    (said,) = [
+        one for one in visit.node.admin("/admin/audit?limit=50")["records"] if one["method"] == "approvals/classify"
+    ]
+    assert (said["answer"], said["anchor"], said["who"].partition(":")[0]) == ("read_only", "ada", "browser")
+
+
 def test_what_another_page_sends_is_refused(visit: Visit) -> None:
     """From another site and from another port of the same host, with the person's browser and cookie."""
     with Client(visit.node) as client:

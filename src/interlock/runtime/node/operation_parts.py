@@ -90,6 +90,7 @@ def make_operations(
             approvals.inbox,
             approvals.judge,
             approvals.passkeys,
+            approvals.operator_keys,
             stores.recorder,
             stores.clock,
             aggregator_id=stores.identity.aggregator_id,

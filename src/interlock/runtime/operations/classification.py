@@ -22,6 +22,7 @@ from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.trust.approval_proofs import ProofVerifier
+from interlock.runtime.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.runtime.trust.passkeys import PasskeyService
 
 
@@ -33,6 +34,7 @@ class ClassificationOperations:
         inbox: Inbox,
         judge: ProofVerifier,
         passkeys: PasskeyService,
+        keys: OperatorKeyService,
         recorder: Recorder,
         clock: Clock,
         *,
@@ -40,6 +42,7 @@ class ClassificationOperations:
     ) -> None:
         self._catalog = catalog
         self._passkeys = passkeys
+        self._keys = keys
         self._own_id = aggregator_id
         self._batch = BatchClassification(
             definitions, inbox, judge, recorder, clock, self._maybe_route, aggregator_id=aggregator_id
@@ -63,6 +66,13 @@ class ClassificationOperations:
         """What a browser asks a passkey, for it to sign the list."""
         asked = self._batch.question(wanted.id, _entries(wanted))
         return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
+
+    async def prove(
+        self, wanted: ClassifyTools, key: str | None, passphrase: str, *, by: str
+    ) -> str | Fault | TooOften:
+        """A proof for the list by a key of this machine, once a person has unlocked it."""
+        asked = self._batch.question(wanted.id, _entries(wanted))
+        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase, by=by)
 
     async def sign(self, wanted: ClassifyTools, proof: Presented, *, by: str) -> ClassifiedTools | Fault:
         done = await self._batch.sign(wanted.id, _entries(wanted), proof, by=by)
@@ -102,6 +112,7 @@ def _shown(route: Route, proposed: ProposedClass) -> ClassProposal:
         tool_class=proposed.tool_class,
         by=proposed.by,
         question=proposed.question,
+        doubt=maybe_question(route.original, "read_only"),
         is_open=route.is_open,
         description=description if isinstance(description, str) else None,
     )

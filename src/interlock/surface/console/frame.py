@@ -36,6 +36,9 @@ PAGES: Final = (
     ConsolePage(path="/access", title="Access", script="access.js", icon="M7 12a3 3 0 1 1 2-5l8 0v3h-2v2h-3v-2H9.5"),
 )
 GRANTS: Final = ConsolePage(path="/grants", title="Standing grants", script="grants.js", under="/approvals")
+CLASSIFICATION: Final = ConsolePage(
+    path="/classification", title="Classification", script="classification.js", under="/tools"
+)
 
 HEADERS: Final = {
     "Cache-Control": "no-store",

@@ -7,13 +7,13 @@ from starlette.responses import Response
 from interlock.operator_api.audit import AuditRecord
 from interlock.operator_api.live import NodeEvent
 from interlock.surface.console.assets import PREFIX, assets
-from interlock.surface.console.frame import GRANTS, PAGES, console_page
+from interlock.surface.console.frame import CLASSIFICATION, GRANTS, PAGES, console_page
 from interlock.surface.operator.endpoint import Endpoint, Handler, OperatorExchange
 from interlock.surface.operator.error_cases import UNKNOWN_FILE
 from interlock.surface.operator.event_stream import event_stream
 from interlock.surface.operator.requests import wants_page
 
-_PAGES = {one.path: one for one in (*PAGES, GRANTS)}
+_PAGES = {one.path: one for one in (*PAGES, GRANTS, CLASSIFICATION)}
 _INBOX = "/approvals"  # where programs get the data itself
 
 
@@ -47,6 +47,10 @@ async def show_agents(_: OperatorExchange[None]) -> Response:
 
 async def show_grants(_: OperatorExchange[None]) -> Response:
     return console_page(GRANTS)
+
+
+async def show_classification(_: OperatorExchange[None]) -> Response:
+    return console_page(CLASSIFICATION)
 
 
 async def show_access(_: OperatorExchange[None]) -> Response:
@@ -88,6 +92,7 @@ ENDPOINTS = (
     _page_endpoint("/agents", show_agents),
     _page_endpoint("/access", show_access),
     _page_endpoint("/grants", show_grants),
+    _page_endpoint("/classification", show_classification),
     Endpoint(
         method="GET",
         path=f"{PREFIX}{{file}}",

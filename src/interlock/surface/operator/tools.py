@@ -4,15 +4,26 @@ from msgspec import Raw
 from starlette.responses import Response
 
 from interlock.operator_api.approvals import Approval
+from interlock.operator_api.approvers import SignedProof
 from interlock.operator_api.calls import CallEvent
 from interlock.operator_api.classification import ClassifiedTools, ClassProposals
 from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import CallTool, ClassifyTools, SignClasses
+from interlock.operator_api.requests import CallTool, ClassifyTools, SignClasses, UnlockForClasses
 from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
 from interlock.protocol.ax.confirmation.held_call import read_proof_untrusted
 from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.trust.operator_keys import TooOften
+from interlock.surface.operator.approvers import refuse_far, too_often
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
-from interlock.surface.operator.error_cases import CLASSIFIED, CONFIRMATION_OVER, NOT_FOUND, PROOF_INVALID, WITHHELD
+from interlock.surface.operator.error_cases import (
+    CLASSIFIED,
+    CONFIRMATION_OVER,
+    NOT_FOUND,
+    NOT_LOCAL,
+    PROOF_INVALID,
+    TOO_OFTEN,
+    WITHHELD,
+)
 from interlock.surface.operator.event_stream import event_stream
 from interlock.surface.operator.grants import rejection
 from interlock.surface.operator.parameters import TextParameter
@@ -61,6 +72,17 @@ async def ask_classes_passkey(exchange: OperatorExchange[ClassifyTools]) -> Pass
     if isinstance(asked, Fault):
         raise rejection(asked)
     return asked
+
+
+async def prove_classes(exchange: OperatorExchange[UnlockForClasses]) -> SignedProof:
+    refuse_far(exchange.request)
+    body = exchange.body
+    signed = await exchange.operations.classification.prove(body, body.key, body.passphrase, by=exchange.principal)
+    if isinstance(signed, TooOften):
+        raise too_often(signed)
+    if isinstance(signed, Fault):
+        raise rejection(signed)
+    return SignedProof(proof=signed)
 
 
 async def sign_classes(exchange: OperatorExchange[SignClasses]) -> ClassifiedTools:
@@ -137,5 +159,13 @@ ENDPOINTS = (
         summary="What a browser asks a passkey, for it to sign this list.",
         role="admin",
         errors=(PROOF_INVALID,),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{CLASSIFICATION}/proof",
+        handler=prove_classes,
+        summary="A proof for this list by an operator key of the node's machine, unlocked by its passphrase.",
+        role="admin",
+        errors=(PROOF_INVALID, NOT_LOCAL, TOO_OFTEN),
     ),
 )

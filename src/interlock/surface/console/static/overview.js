@@ -84,7 +84,8 @@ function drawStatus(status) {
     status.safety.blocked > 0 && stat(status.safety.blocked, "blocked agents", "/agents"));
   const warn = status.gate.without_approver > 0 && h("p", { class: "told" }, "Calls of ", count(status.gate.without_approver, "held tool"),
     " can be approved by no one yet. ", h("a", { href: "/approvers" }, "Become the first approver"), ".");
-  put(place.tree, warn, tree(status), withheld(status));
+  const open = status.gate.unclassified > 0 && h("p", { class: "told" }, count(status.gate.unclassified, "tool has", "tools have"), " no class yet, and calls wait. ", h("a", { href: "/classification" }, "Classify all at once"), ".");
+  put(place.tree, warn, open, tree(status), withheld(status));
   put(place.connect, h("h2", null, "Connect a client"), h("p", null, code(status.node.mcp_url), " ", copy(status.node.mcp_url)),
     h("p", { class: "muted" }, "MCP over HTTP; over stdio: ", code("interlock serve --stdio"), "."));
 }

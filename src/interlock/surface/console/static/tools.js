@@ -60,7 +60,7 @@ function classify(name) {
   const told = h("span", { class: "wrong", role: "alert" });
   return h("p", { class: "told" }, "It is not known what this tool changes, so that its calls are held. ", h("button", { type: "button", class: "link", onclick: async () => {
     try { location.assign("/approvals/" + encodeURIComponent((await post("/admin/tools/" + encodeURIComponent(name) + "/classify")).id)); } catch (error) { put(told, error.message); }
-  } }, "Say what it does"), " ", told);
+  } }, "Say what it does"), ", or classify ", h("a", { href: "/classification" }, "all such tools at once"), ". ", told);
 }
 
 const VERDICTS = { pass: "good", refuse: "bad", hold: "warn", later: "" };
@@ -108,6 +108,12 @@ put(main(), h("h1", null, "Tools"), split);
 addEventListener("popstate", show);
 keys({ "/": () => words.focus() });
 on("open", search);
-on("status", (status) => { if (version !== null && version !== status.catalog.version) search(); version = status.catalog.version; });
+const unclassified = h("div");
+main().insertBefore(unclassified, split);
+on("status", (status) => {
+  put(unclassified, status.gate.unclassified > 0 && h("p", { class: "told" }, count(status.gate.unclassified, "tool has", "tools have"), " no class yet, and calls wait. ", h("a", { href: "/classification" }, "Classify all at once")));
+  if (version !== null && version !== status.catalog.version) search();
+  version = status.catalog.version;
+});
 show();
 start();
