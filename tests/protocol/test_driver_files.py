@@ -202,6 +202,9 @@ def test_an_unknown_protocol_version_is_said_and_targets_the_latest(version: str
 def test_a_prompt_is_a_closed_object(prompt: dict[str, Any], pointer: str) -> None:
     assert errors(driver(prompts=[prompt])) == [("schema_invalid", pointer)]
     assert loaded(driver()).prompts == ()
+    for way in ("skill_block", "raw"):
+        offered = {"name": "a", "integrate_as": way, "skill_ref": "./SKILL.md"}
+        assert loaded(driver(prompts=[offered])).prompts[0].integrate_as == way
 
 
 @pytest.mark.req("AIP-prompts-3")
@@ -227,6 +230,9 @@ def test_a_skill_block_names_its_skill() -> None:
 def test_a_resource_is_a_closed_object(resource: dict[str, Any], pointer: str) -> None:
     assert errors(driver(resources=[resource])) == [("schema_invalid", pointer)]
     assert loaded(driver()).resources == ()
+    for way in ("ref_kind", "raw"):
+        offered = {"uri_template": "x:{a}", "integrate_as": way, "ref_kind_id": "my_files"}
+        assert loaded(driver(resources=[offered])).resources[0].integrate_as == way
 
 
 @pytest.mark.req("AIP-resources-2")

@@ -114,6 +114,7 @@ def test_the_second_phase_drops_a_driver_that_cannot_work(standing: dict[str, An
     )
     assert winner(found) == "good-mcp"
     assert removed(found) == [("bad-mcp@1", 2, code)]
+    assert found.rejected[0].reason
 
 
 @pytest.mark.parametrize("auth", ["unknown", "authed"])

@@ -187,7 +187,7 @@ async def test_a_call_that_was_released_is_never_repeated_once_it_has_left(here:
     assert await here.played(arguments["label"]) == 1
 
 
-@pytest.mark.req("AIP-14.rules-2")
+@pytest.mark.req("AIP-14.rules-2", "AIP-30.resolve-7")
 async def test_a_released_call_whose_first_driver_cannot_be_reached_goes_to_the_next(here: Holding) -> None:
     made = play(approval="always")
     first = driver("one-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 1}))

@@ -331,7 +331,7 @@ def test_an_unknown_key_of_an_entry_is_refused_with_its_place(workspace: Workspa
 @pytest.mark.req("AIP-security-10")
 def test_plain_http_is_for_this_machine_and_for_hosts_an_operator_names(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, insecure_hosts=("MCP.lan", "[fd00::1]"))
-    for url in ("http://127.0.0.1:3911/mcp", "http://localhost", "http://[::1]/x"):
+    for url in ("http://127.0.0.1:3911/mcp", "http://localhost", "http://[::1]/x", "https://mcp.example.com"):
         workspace.driver(remote(url))
         assert codes(workspace.one().problems) == ["egress_implied"]
     for url in ("http://mcp.lan/mcp", "http://[fd00::1]:80/mcp"):
