@@ -90,6 +90,15 @@ def test_every_state_has_a_refusal_with_its_number_and_name(status: Status, code
     assert fault.data["detail"]
 
 
+@pytest.mark.req("X-4.2.1-5", "X-7.3-4")
+@pytest.mark.parametrize("status", Status)
+def test_a_proposal_that_is_claimed_or_late_has_words_of_its_own_and_calls_keep_theirs(status: Status) -> None:
+    told, usual = (refusal_of(approval(status=status, kind=kind)) for kind in (Kind.PROPOSAL, Kind.CALL))
+    words = {CONFIRMATION_USED: "already_claimed", CONFIRMATION_EXPIRED: "proposal_expired"}
+    assert (told.code, usual.message) == (usual.code, NAMES[usual.code])
+    assert told.message == words.get(usual.code, usual.message)
+
+
 def test_a_refusal_repeats_what_the_operator_said_and_what_became_of_it() -> None:
     said = Decision(what=What.DENIED, by="operator:bob", at=2.0, reason="not on a Friday")
     denied = refusal_of(approval(status=Status.DENIED, decision=said)).data

@@ -174,6 +174,7 @@ EFFECTS = [
     ({"destructiveHint": False, "openWorldHint": False}, None, ("external:x-mcp",), "policy:gate", 1, False),
     ({"destructiveHint": True, "idempotentHint": True}, None, ("external:x-mcp",), "policy:gate", 3, True),
     ({"readOnlyHint": False}, None, ("external:x-mcp",), "policy:gate", 3, False),
+    ({"readOnlyHint": False, "destructiveHint": False}, None, ("external:x-mcp",), "policy:gate", 2, False),
     (None, None, ("external:x-mcp",), "policy:unannotated", 2, False),
     ({"idempotentHint": True}, None, ("external:x-mcp",), "policy:unannotated", 2, False),
     (None, "read_only", (), "auto", 0, False),

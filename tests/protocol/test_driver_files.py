@@ -107,6 +107,7 @@ def test_the_older_form_is_refused_with_what_took_its_place() -> None:
     assert told(reading.errors) == [("schema_invalid", "/server"), ("schema_invalid", "/implements/0/metadata")]
     assert "metadata.mcp.tool_name" in reading.errors[0].hint
     assert reading.errors[0].hint.count("server") > 1
+    assert "became" not in reading.errors[1].hint
     for key in ("server_ref", "mcp_tools"):  # each alone
         alone = as_driver({name: value for name, value in old.items() if name != key})
         assert alone.errors[0].hint == reading.errors[0].hint
@@ -209,6 +210,7 @@ def test_a_prompt_is_a_closed_object(prompt: dict[str, Any], pointer: str) -> No
 
 @pytest.mark.req("AIP-prompts-3")
 def test_a_skill_block_names_its_skill() -> None:
+    assert errors(driver(prompts=[{"name": "a", "integrate_as": "raw"}])) == []
     block = {"name": "a", "integrate_as": "skill_block"}
     assert errors(driver(prompts=[block])) == [("skill_ref_invalid", "/prompts/0/skill_ref")]
     assert errors(driver(prompts=[{**block, "skill_ref": "/etc/SKILL.md"}])) == [
@@ -225,6 +227,8 @@ def test_a_skill_block_names_its_skill() -> None:
         ({"uri_template": "x:{a}", "integrate_as": "ref_kind", "ref_kind_id": "Mcp-FS"}, "/resources/0/ref_kind_id"),
         ({"uri_template": "x:{a}", "integrate_as": "ref_kind", "ref_kind_id": 7}, "/resources/0/ref_kind_id"),
         ({"uri_template": "x:{a}", "integrate_as": "raw", "more": 1}, "/resources/0/more"),
+        ({"uri_template": "x:{a}", "integrate_as": "tool"}, "/resources/0/integrate_as"),
+        ({"uri_template": "x:{a}"}, "/resources/0/integrate_as"),
     ],
 )
 def test_a_resource_is_a_closed_object(resource: dict[str, Any], pointer: str) -> None:
@@ -246,6 +250,8 @@ def test_a_ref_kind_has_an_id() -> None:
     ("options", "field"),
     [
         ({"timeout_ms": 99}, "timeout_ms"),
+        ({"timeout_ms": "1000"}, "timeout_ms"),
+        ({"max_retries": 1.5}, "max_retries"),
         ({"max_retries": 11}, "max_retries"),
         ({"max_retries": -1}, "max_retries"),
         ({"keepalive": "yes"}, "keepalive"),

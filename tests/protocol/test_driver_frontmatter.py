@@ -56,6 +56,8 @@ def test_a_version_of_two_parts_is_refused_with_the_hint_to_write_three() -> Non
     assert (problem.code, problem.field, problem.line) == ("schema_invalid", "/version", 5)
     assert "three parts" in problem.hint
     assert "three parts" not in as_driver(driver(version="one")).errors[0].hint
+    beside = as_driver(driver(version=1.0, name="")).errors
+    assert [each.field for each in beside if "three parts" in each.hint] == ["/version"]
 
 
 @pytest.mark.req("AIP-front-10")

@@ -29,6 +29,7 @@ def test_another_protocol_version_is_a_major_change() -> None:
     before, now = driver(protocol_version="2025-03"), driver(protocol_version="2025-11-25", version="1.1.0")
     (problem,) = changed(before, now)
     assert (problem.code, problem.field) == ("major_bump_required", "/protocol_version")
+    assert problem.message == "protocol_version changed since 1.0.0"
     assert "2.0.0" in problem.hint
     assert changed(before, now | {"version": "2.0.0"}) == ()
     assert changed(before, driver(protocol_version="2025-03-26", version="1.1.0")) == ()
@@ -48,6 +49,7 @@ def test_another_protocol_version_is_a_major_change() -> None:
 @pytest.mark.req("AIP-identity-2")
 def test_another_source_of_the_server_is_a_major_change(before: Any, now: Any, field: str) -> None:
     assert told(changed(before, now)) == [("major_bump_required", field)]
+    assert f"{field[1:].replace('/', '.')} changed since" in changed(before, now)[0].message
 
 
 @pytest.mark.parametrize(

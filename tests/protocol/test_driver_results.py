@@ -92,6 +92,7 @@ def test_text_that_satisfies_the_contract_is_not_read_as_json() -> None:
     whole = reading(outputs=takes("content", content=STRING))
     assert whole.mode == "text"
     assert whole.value(text_result('{"content":"x"}')) == {"content": '{"content":"x"}'}
+    assert reading("$.content[0].data", STRING).value({"content": [IMAGE]}) == IMAGE["data"]  # no text to read
 
 
 @pytest.mark.req("AIP-extract-5")

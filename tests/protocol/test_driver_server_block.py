@@ -222,6 +222,7 @@ def test_a_placeholder_that_is_none_of_ours_is_refused(text: str) -> None:
     assert errors(of("npm", args=["x", text])) == [("placeholder_invalid", "/server/args/1")]
 
 
+@pytest.mark.req("AIP-server-13")
 @pytest.mark.parametrize(
     ("kind", "key"), [("binary", "path"), ("npm", "package"), ("docker", "image"), ("remote", "url")]
 )

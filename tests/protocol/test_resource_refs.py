@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.protocol.drivers.binding.resource_refs import (
-    BASE_KINDS,
     ResourceKind,
     ResourceRef,
     kind_name,
@@ -131,7 +130,10 @@ def test_a_kind_that_is_taken_stays_with_the_first() -> None:
 
 
 @pytest.mark.req("AIP-resources-3")
-@pytest.mark.parametrize("kind", sorted(BASE_KINDS))
+@pytest.mark.parametrize(
+    "kind",
+    ["local", "url", "git", "github", "ipfs", "email", "operator", "user", "persona", "eth_tx", "ots"],
+)
 def test_a_base_kind_cannot_be_taken(kind: str) -> None:
     found = register([having(kind)])
     assert found.kinds == {}

@@ -195,6 +195,12 @@ async def test_the_version_of_the_package_decides_without_starting_the_server(
     else:
         assert isinstance(verdict, VersionMismatch)
     assert not proof.exists()
+    program(tmp_path / "npx", f"#!/bin/sh\necho 'v1.2.3'\necho > '{proof}'\n")  # whose output is the version
+    elsewhere = package("npm", FILESYSTEM, "npx server-memory --version")
+    known = msgspec.structs.replace(INSTALLED, version=version)
+    for one, installed in ((elsewhere, known), (package("npm", FILESYSTEM, f"npx {FILESYSTEM} --version"), INSTALLED)):
+        assert await check_version(one, installed, plain_runner(None)) == VersionFits(version="1.2.3")
+        proof.unlink()
 
 
 @needs_node
