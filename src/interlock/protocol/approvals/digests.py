@@ -19,6 +19,8 @@ from interlock.protocol.schemas.digest import schema_digest
 REVEAL: Final = "reveal"  # not a decision: an operator is shown the code of an agent's challenge
 ACCEPT: Final = "accept"  # a changed definition is used as it now is
 CLASSES: Final = ("read_only", "reversible", "irreversible")  # what a tool is that does not say it itself
+NAMES_REVIEW: Final = "names/review"  # the method of a review of a provisional entry of the registry
+REVIEW_ANSWERS: Final = ("promote", "remove")
 # Factors of an approval of kind definition.
 CHANGED: Final = "definition_changed"  # it is not what was accepted before
 UNCLASSIFIED: Final = "unclassified"  # and besides the tool has no class
@@ -30,6 +32,8 @@ VERSION: Final = 1
 
 def answers(approval: Approval) -> tuple[str, ...]:
     """What can be said to it besides no; empty where a plain yes is all there is."""
+    if approval.method == NAMES_REVIEW:
+        return REVIEW_ANSWERS
     if approval.kind is not Kind.DEFINITION:
         return ()
     changed = CHANGED in approval.factors and UNCLASSIFIED not in approval.factors

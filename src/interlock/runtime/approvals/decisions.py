@@ -48,6 +48,11 @@ class ProposalRulings(Rulings, Protocol):
         """Why this approver's word does not count: the proposer's own, or one of lesser privilege."""
 
 
+class NamesRulings(Rulings, Protocol):
+    def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Fault | None:
+        """Whether this decision on a request may be made; `key` is the thumbprint of the one that proved it."""
+
+
 class DriverRulings(Rulings, Protocol):
     async def look(self) -> None:
         """Reads the folders of drivers again."""
@@ -80,6 +85,7 @@ class DecisionService:
         enrolments: EnrolmentRulings | None = None,
         configuration: Rulings | None = None,
         proposals: ProposalRulings | None = None,
+        names: NamesRulings | None = None,
         code: Callable[[str], str | None] = lambda _: None,
         is_current: Callable[[Approval], bool] = lambda approval: True,
     ) -> None:
@@ -92,6 +98,7 @@ class DecisionService:
         self._enrolments = enrolments
         self._configuration = configuration
         self._proposals = proposals
+        self._names = names
         self._code = code
         self._is_call_current = is_current
         self._inbox = inbox
@@ -138,6 +145,10 @@ class DecisionService:
         )
         if proposals is not None and (barred := proposals.maybe_barred(approval, decision)) is not None:
             return barred
+        if approval.source is Source.NAMES and self._names is not None:
+            key = verified.key if verified is not None else None
+            if (refused := self._names.maybe_refusal(approval, decision, key)) is not None:
+                return refused
         return await self._decide(id, decision, verified.expires_at if verified else None)
 
     def is_current(self, approval: Approval) -> bool:
@@ -165,10 +176,16 @@ class DecisionService:
         self._inbox.record_reveal(open_[0], by=by, anchor=verified.anchor)
         return self._code(id) or CODE_GONE
 
-    async def deny(self, id: str, *, by: str, reason: str | None = None) -> Approval | Fault:
-        return await self._decide(
-            id, Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason), redeem_until=None
-        )
+    async def deny(self, id: str, *, by: str, reason: str | None = None, answer: str | None = None) -> Approval | Fault:
+        """`answer`: "return", where what was asked is to be revised and asked for again."""
+        decision = Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason, answer=answer)
+        approval = self._inbox.get(id)
+        if approval is not None and approval.source is Source.NAMES and self._names is not None:
+            if (refused := self._names.maybe_refusal(approval, decision, None)) is not None:
+                return refused
+        elif answer is not None:
+            return Fault(INVALID_PARAMS, "not_returnable", {"detail": "only requests to the registry can be returned"})
+        return await self._decide(id, decision, redeem_until=None)
 
     def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Fault:
         """An approval that can be approved, and what is said to it."""
@@ -206,6 +223,8 @@ class DecisionService:
             return decided
         if decided.source is Source.AQL:
             rulings: Rulings | None = self._agents
+        elif decided.source is Source.NAMES:
+            rulings = self._names
         elif decided.kind is Kind.ENROLMENT:
             rulings = self._enrolments
         elif decided.kind is Kind.CONFIGURATION:

@@ -1,0 +1,557 @@
+"""Requests: checked, filed, reviewed in the inbox, and turned into entries (draft section 5).
+
+A request is on the registry's log before it waits in the inbox, as an approval of kind `request` that takes the proof
+of an expert. The checks are repeated when it is decided: the registry may be another by then.
+"""
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, Source, What
+from interlock.protocol.approvals.digests import NAMES_REVIEW
+from interlock.protocol.approvals.errors import UNAVAILABLE_NOW
+from interlock.protocol.approvals.state import Move, Status
+from interlock.protocol.jose.jwks import thumbprint
+from interlock.protocol.jose.public_key import BadKey, read_key_untrusted
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.protocol.names.criteria import judge_proposal
+from interlock.protocol.names.life import (
+    ANSWER_DAYS,
+    NOTICE_DAYS,
+    REQUEST_MOVES,
+    EntryMove,
+    RequestMove,
+    RequestState,
+    days_after,
+    days_between,
+    review_due,
+)
+from interlock.protocol.names.model import PUBLIC, Entry, Revision
+from interlock.protocol.names.model import Status as EntryStatus
+from interlock.protocol.names.records import (
+    EVIDENCE_MAX,
+    Controller,
+    Evidence,
+    Finding,
+    Holder,
+    Proposal,
+    Request,
+    RequestKind,
+    Retrieval,
+    Step,
+)
+from interlock.protocol.names.registry import Registry
+from interlock.protocol.names.specification import has_schema, is_compatible, schema_digest
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.clock import rfc3339
+from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.names.actors import UNNAMED, Actor, check_controller, check_statement, step_by
+from interlock.runtime.names.state import Change, RegistryState
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.names")
+
+RETURN: Final = "return"  # the answer of a denial that asks for revision
+REGISTRY: Final = "registry"  # who raises reviews
+_PARTY: Final = "a party to the request does not decide it; another expert has to"
+
+Fetch = Callable[[str], Awaitable[Retrieval]]
+
+
+class RequestService:
+    def __init__(
+        self, state: RegistryState, inbox: Inbox, fetch: Fetch, experts: Callable[[str], tuple[str, ...]]
+    ) -> None:
+        """`experts` names those whose proof decides on a tool, or here on `names.SUBJECT`."""
+        self._state = state
+        self._inbox = inbox
+        self._fetch = fetch
+        self._experts = experts
+
+    async def open(self) -> None:
+        """Takes up what was filed and not yet brought into the inbox, and what was decided and not yet carried out."""
+        for approval in self._inbox.listed((Status.APPROVED,), Kind.REQUEST):
+            if approval.source is Source.NAMES:
+                await self.settle(approval)
+        for request in list(self._state.registry.open_requests()):
+            await self._bring(request)
+        await self.look()
+
+    # Filing
+
+    async def check(self, proposal: Proposal, *, amends: Entry | None = None) -> tuple[Finding, ...]:
+        """The machine checks, without filing anything and without fetching."""
+        state = self._state
+        return judge_proposal(proposal, state.registry, state.today, None, amends=amends)
+
+    async def file(self, actor: Actor, proposal: Proposal) -> Request:
+        """Raises Refused where no expert could accept it, StoreError."""
+        return await self._file(actor, proposal, "request", None)
+
+    async def amend(self, actor: Actor, proposal: Proposal) -> Request:
+        """A new revision. One that is compatible with the last is in effect at once; any other needs an expert."""
+        entry = self.own_entry(self._state.registry, proposal.surface_name)
+        return await self._file(actor, proposal, "amendment", entry)
+
+    async def _file(self, actor: Actor, proposal: Proposal, kind: RequestKind, amends: Entry | None) -> Request:
+        state, id = self._state, str(uuid.uuid4())
+        _check_key(proposal)
+        self._check_filing(state.registry, actor, proposal, amends)
+        reference = proposal.specification_reference
+        unchanged = amends is not None and amends.specification_reference == reference
+        retrieval = None if unchanged else await self._fetch(reference)
+
+        def decide(registry: Registry) -> Change:
+            self._check_filing(registry, actor, proposal, amends)
+            findings = judge_proposal(proposal, registry, state.today, retrieval, amends=amends)
+            failed = [one for one in findings if one.verdict == "fail"]
+            if failed:
+                details = {"findings": msgspec.to_builtins(findings)}
+                raise Refused(failed[0].code, "; ".join(one.reason for one in failed), details)
+            returned = [one.reason for one in findings if one.verdict == "revise"]
+            request = Request(
+                id=id,
+                kind=kind,
+                subject=proposal.surface_name,
+                state=RequestState.REVISION_REQUESTED if returned else RequestState.SUBMITTED,
+                filed_on=state.today,
+                filed_by=actor.shown,
+                controller=proposal.change_controller,
+                is_signed=actor.statement is not None,
+                is_proven=registry.controller(proposal.change_controller).is_proven,
+                proposal=proposal,
+                retrieval=retrieval,
+                findings=findings,
+                previous=proposal.previous,
+                reason="; ".join(returned),
+            )
+            filed = replace(step_by(actor, state.now, kind, proposal.surface_name), request=request)
+            entry = registry.entry(proposal.surface_name)
+            if amends is None or returned or entry is None or not _takes_effect(entry, request):
+                return Change((filed,), request)
+            accepted = replace(request, state=RequestState.ACCEPTED, decided_on=state.today)
+            amended = _amended(entry, request, state.today, is_breaking=False)
+            return Change((replace(filed, what="amend", request=accepted, entry=amended),), accepted)
+
+        request: Request = await state.change(decide)
+        return await self._bring(request)
+
+    def _check_filing(self, registry: Registry, actor: Actor, proposal: Proposal, amends: Entry | None) -> None:
+        controller = registry.controller(proposal.change_controller)
+        if amends is not None:
+            if proposal.change_controller != amends.change_controller:
+                raise Refused("not_change_controller", f"{amends.surface_name} is {amends.change_controller}'s")
+            check_controller(actor, controller, registry)
+        elif controller.is_proven:
+            check_controller(actor, controller, registry)
+        elif actor.statement is not None:
+            check_statement(actor.statement, replace(controller, keys=(proposal.controller_key,)), registry)
+        previous = registry.requests.get(proposal.previous)
+        if proposal.previous and (previous is None or previous.subject != proposal.surface_name):
+            raise NotFound("request", proposal.previous)
+
+    async def dispute(self, actor: Actor, prefix: str, controller: str, evidence: tuple[Evidence, ...]) -> Request:
+        """A claim on a prefix that another holds, with documented first use (REG-7.2-3)."""
+        state, id = self._state, str(uuid.uuid4())
+        if not evidence or len(evidence) > EVIDENCE_MAX:
+            raise Refused("evidence_required", f"a dispute has 1 to {EVIDENCE_MAX} items of first-use evidence")
+
+        def decide(registry: Registry) -> Change:
+            holder = registry.holders.get(prefix)
+            if holder is None:
+                raise NotFound("prefix", prefix, list(registry.holders))
+            if holder.controller == controller:
+                raise Refused("not_disputed", f"{controller} holds {prefix} already")
+            if registry.controller(controller).is_proven or actor.statement is not None:
+                check_controller(actor, registry.controller(controller), registry)
+            request = Request(
+                id=id,
+                kind="dispute",
+                subject=prefix,
+                state=RequestState.SUBMITTED,
+                filed_on=state.today,
+                filed_by=actor.shown,
+                controller=controller,
+                evidence=evidence,
+            )
+            return Change((replace(step_by(actor, state.now, "dispute", prefix), request=request),), request)
+
+        return await self._bring(await state.change(decide))
+
+    async def cancel(self, actor: Actor, id: str) -> Request:
+        state = self._state
+
+        def decide(registry: Registry) -> Change:
+            request = _found(registry, id)
+            if request.filed_by != actor.shown:
+                check_controller(actor, registry.controller(request.controller), registry)
+            cancelled = _moved(request, RequestMove.CANCEL, state.today, actor.shown)
+            return Change(
+                (replace(step_by(actor, state.now, "cancel", request.subject), request=cancelled),), cancelled
+            )
+
+        request: Request = await state.change(decide)
+        approval = self._inbox.find(request.filed_by, _digest(request))
+        if approval is not None and approval.status is Status.PENDING:
+            await self._inbox.withdraw(approval.id)
+        return request
+
+    async def look(self) -> None:
+        """Raises the reviews of provisional entries that are soon due (REG-5-13). Asked again and again."""
+        state = self._state
+        reviewed = {one.subject for one in state.registry.open_requests() if one.kind == "review"}
+        for entry in [one for one in state.registry.entries.values() if one.status is EntryStatus.PROVISIONAL]:
+            due = entry.answer_due or entry.review_due
+            if entry.source or due is None or entry.surface_name in reviewed:
+                continue
+            if days_between(state.today, due) <= max(NOTICE_DAYS):
+                retrieval = await self._fetch(entry.specification_reference)
+                await self._bring(await state.change(self._review(entry.surface_name, retrieval)))
+
+    def _review(self, name: str, retrieval: Retrieval) -> Callable[[Registry], Change]:
+        state, id = self._state, str(uuid.uuid4())
+
+        def decide(registry: Registry) -> Change:
+            entry = self.own_entry(registry, name)
+            proposal = _proposal_of(entry)
+            request = Request(
+                id=id,
+                kind="review",
+                subject=name,
+                state=RequestState.SUBMITTED,
+                filed_on=state.today,
+                filed_by=REGISTRY,
+                controller=entry.change_controller,
+                proposal=proposal,
+                retrieval=retrieval,
+                findings=judge_proposal(proposal, registry, state.today, retrieval, amends=entry),
+                reason=f"its review is due on {entry.answer_due or entry.review_due}",
+            )
+            return Change((Step(at=state.now, by=REGISTRY, what="review", subject=name, request=request),), request)
+
+        return decide
+
+    async def _bring(self, request: Request) -> Request:
+        """Into the inbox; what is there already stays."""
+        if request.state not in (RequestState.SUBMITTED, RequestState.IN_REVIEW):
+            return request
+        draft = self._inbox.draft(
+            Kind.REQUEST,
+            Source.NAMES,
+            requested_by=request.filed_by,
+            tool=f"names.{request.subject}",
+            digest=_digest(request),
+            target=request.id,
+            method=NAMES_REVIEW if request.kind == "review" else f"names/{request.kind}",
+            params=Raw(msgspec.json.encode(request)),
+            reason=_reason(request),
+            factors=tuple(dict.fromkeys(one.code for one in request.findings if one.verdict == "needs_expert")),
+        )
+        raised = await self._inbox.raise_(draft)
+        if isinstance(raised, Fault):
+            log.error("the request %s cannot wait in the inbox: %s", request.id, raised.message)
+            return request
+        if request.state is RequestState.IN_REVIEW:
+            return request
+
+        def decide(registry: Registry) -> Change:
+            standing = _found(registry, request.id)
+            if standing.state is not RequestState.SUBMITTED:
+                return Change((), standing)
+            moved = replace(standing, state=RequestState.IN_REVIEW)
+            step = Step(at=self._state.now, by=REGISTRY, what="in_review", subject=request.subject, request=moved)
+            return Change((step,), moved)
+
+        moved: Request = await self._state.change(decide)
+        return moved
+
+    # Deciding
+
+    def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Fault | None:
+        """Whether this decision may be made at all. `key`: the thumbprint of the key that proved it."""
+        request = self._state.registry.requests.get(approval.target or "")
+        if request is None:
+            return Fault(INVALID_PARAMS, "unknown_request", {"detail": "the registry has no such request"})
+        open_ = [one for one in request.findings if one.verdict == "needs_expert"]
+        if not (decision.reason or "").strip() and (decision.what is What.DENIED or open_):
+            codes = ", ".join(dict.fromkeys(one.code for one in open_))
+            why = "say why: the registrant is told" if decision.what is What.DENIED else f"say why, in spite of {codes}"
+            return Fault(INVALID_PARAMS, "reason_required", {"detail": why})
+        if decision.what is What.APPROVED and self._is_party(request, decision, key) and not self._is_sole(request):
+            return Fault(INVALID_PARAMS, "self_approval", {"detail": _PARTY})
+        return None
+
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """Carries a decision out. What cannot be, is told in the outcome of the approval."""
+        decision = approval.decision
+        if decision is None or approval.status not in (Status.APPROVED, Status.DENIED):
+            return approval
+        try:
+            if approval.status is Status.DENIED:
+                await self._state.change(lambda registry: self._deny(registry, approval, decision))
+                return approval
+            used = await self._inbox.use(approval.id)
+            if isinstance(used, Fault):
+                return used
+            try:
+                await self._state.change(lambda registry: self._accept(registry, approval, decision))
+            except (Refused, NotFound) as refused:
+                why = refused.message if isinstance(refused, Refused) else "it is gone"
+                await self._state.change(lambda registry: self._reject(registry, approval, decision, why))
+                return await self._inbox.finish(approval.id, Move.FAIL, why)
+            return await self._inbox.finish(approval.id, Move.SUCCEED, "accepted")
+        except StoreError as refused_:
+            log.error("a decision on %s cannot be carried out: %s", approval.tool, refused_)
+            return UNAVAILABLE_NOW
+
+    def _deny(self, registry: Registry, approval: Approval, decision: Decision) -> Change:
+        request = _found(registry, approval.target or "")
+        if request.state is not RequestState.IN_REVIEW:
+            return Change(())
+        is_returned = decision.answer == RETURN or request.kind == "review"  # to remove takes a proof
+        move = RequestMove.RETURN if is_returned else RequestMove.REJECT
+        day, by = rfc3339(decision.at)[:10], _decided_by(decision)
+        moved = _moved(request, move, day, by, decision.reason or "")
+        step = Step(
+            at=self._state.now, by=by, what=move.value, subject=request.subject, reason=moved.reason, request=moved
+        )
+        entry = registry.entry(request.subject)
+        if request.kind == "review" and entry is not None:
+            step = replace(step, entry=replace(entry, answer_due=days_after(day, ANSWER_DAYS)))
+        return Change((step,))
+
+    def _reject(self, registry: Registry, approval: Approval, decision: Decision, why: str) -> Change:
+        request = _found(registry, approval.target or "")
+        if request.state is not RequestState.IN_REVIEW:
+            return Change(())
+        by = _decided_by(decision)
+        moved = _moved(request, RequestMove.REJECT, self._state.today, by, why)
+        return Change(
+            (Step(at=self._state.now, by=by, what="reject", subject=request.subject, reason=why, request=moved),)
+        )
+
+    def _accept(self, registry: Registry, approval: Approval, decision: Decision) -> Change:
+        state = self._state
+        request = _found(registry, approval.target or "")
+        if request.state is RequestState.ACCEPTED:  # carried out before the node stopped
+            return Change(())
+        by = _decided_by(decision)
+        moved = _moved(request, RequestMove.ACCEPT, state.today, by, decision.reason or "")
+        step = Step(
+            at=state.now, by=by, what="accept", subject=request.subject, reason=decision.reason or "", request=moved
+        )
+        key = decision.proof.key if decision.proof is not None else None
+        is_own = self._is_party(request, decision, key) or request.filed_by in UNNAMED
+        self_reviewed = is_own and self._is_sole(request)
+        if request.kind == "dispute":
+            holder = registry.holders[request.subject]
+            ruled = Holder(
+                prefix=request.subject,
+                controller=request.controller,
+                first_entry=holder.first_entry,
+                since=min(one.date for one in request.evidence),
+                ruling=request.id,
+            )
+            return Change((replace(step, holder=ruled),))
+        if request.proposal is None:
+            raise Refused("incomplete", "the request proposes nothing")
+        amends = None if request.kind == "request" else self.own_entry(registry, request.subject)
+        if decision.answer == EntryMove.REMOVE.value and amends is not None:
+            return Change((replace(step, what=EntryMove.REMOVE.value, entry=amends, is_removed=True),))
+        proposal = _proposal_of(amends) if request.kind == "review" and amends is not None else request.proposal
+        findings = judge_proposal(proposal, registry, state.today, request.retrieval, amends=amends)
+        barred = [one for one in findings if one.verdict in ("fail", "revise")]
+        if barred:
+            raise Refused(barred[0].code, "; ".join(one.reason for one in barred))
+        if request.kind == "review" and amends is not None:
+            entry = replace(
+                amends, status=EntryStatus.ACTIVE, review_due=None, answer_due=None, self_reviewed=self_reviewed
+            )
+            return Change((replace(step, what=EntryMove.PROMOTE.value, entry=entry),))
+        if amends is not None:
+            entry = _amended(amends, request, state.today, is_breaking=True)
+            return Change((replace(step, what="amend", entry=entry),))
+        controller = registry.controller(request.controller)
+        if controller.is_proven and not request.is_proven and request.filed_by not in controller.principals:
+            raise Refused("not_change_controller", f"{request.filed_by} does not act for {controller.name}")
+        entry = _registered(request, proposal, state.today, self_reviewed=self_reviewed)
+        return Change((replace(step, entry=entry, controller=_controller_after(registry, request)),))
+
+    def _is_party(self, request: Request, decision: Decision, key: str | None) -> bool:
+        """Whether the one who decides filed the request or acts for its controller."""
+        who = decision.proof.anchor if decision.proof is not None else None
+        controller = self._state.registry.controller(request.controller)
+        people = {one.partition(":")[2] for one in (request.filed_by, *controller.principals)}
+        return (
+            decision.by in (request.filed_by, *controller.principals)
+            or who in people
+            or key
+            in _thumbprints((*controller.keys, request.proposal.controller_key if request.proposal is not None else ""))
+        )
+
+    def _is_sole(self, request: Request) -> bool:
+        return len(self._experts(f"names.{request.subject}")) <= 1
+
+    @staticmethod
+    def own_entry(registry: Registry, name: str) -> Entry:
+        """The entry of a name, if it is this registry's own. Raises NotFound, Refused."""
+        entry = registry.entry(name)
+        if entry is None:
+            raise NotFound("name", name, list(registry.entries)[:10_000])
+        if entry.source:
+            raise Refused("read_only", f"{name} was imported from {entry.source}; it is changed there")
+        return entry
+
+
+def _found(registry: Registry, id: str) -> Request:
+    request = registry.requests.get(id)
+    if request is None:
+        raise NotFound("request", id)
+    return request
+
+
+def _moved(request: Request, move: RequestMove, day: str, by: str, reason: str = "") -> Request:
+    after = REQUEST_MOVES.get((request.state, move))
+    if after is None:
+        raise Refused("illegal_transition", f"a request that is {request.state.value} does not {move.value}")
+    return replace(request, state=after, decided_on=day, decided_by=by, reason=reason or request.reason)
+
+
+def _digest(request: Request) -> str:
+    return hashlib.sha256(f"names/{request.id}".encode()).hexdigest()
+
+
+def _decided_by(decision: Decision) -> str:
+    return f"expert:{decision.proof.anchor}" if decision.proof is not None else decision.by
+
+
+def _reason(request: Request) -> str:
+    match request.kind:
+        case "dispute":
+            return f"{request.controller} claims the prefix {request.subject}"
+        case "review":
+            return f"{request.subject} is provisional; {request.reason}"
+        case "amendment":
+            return f"{request.controller} changes {request.subject} in a way that breaks its callers"
+        case _:
+            return f"{request.controller} asks for the name {request.subject}"
+
+
+def _check_key(proposal: Proposal) -> None:
+    if proposal.controller_key:
+        try:
+            read_key_untrusted(proposal.controller_key)
+        except BadKey as bad:
+            raise Refused("bad_key", f"controller_key: {bad}") from None
+
+
+def _thumbprints(keys: tuple[str, ...]) -> set[str | None]:
+    found: set[str | None] = set()
+    for text in filter(None, keys):
+        try:
+            found |= {thumbprint(key) for key in read_key_untrusted(text)}
+        except BadKey:
+            continue
+    return found
+
+
+def _revision(
+    number: int, proposal: Proposal, retrieval: Retrieval | None, today: str, *, is_breaking: bool
+) -> Revision:
+    has_schemas = has_schema(proposal.argument_schema) or has_schema(proposal.return_schema)
+    return Revision(
+        revision=number,
+        specification_reference=proposal.specification_reference,
+        authentication_scope=proposal.authentication_scope,
+        registered=today,
+        argument_schema=proposal.argument_schema,
+        return_schema=proposal.return_schema,
+        argument_digest=schema_digest(proposal.argument_schema),
+        return_digest=schema_digest(proposal.return_schema),
+        schema_source=proposal.schema_source if has_schemas else "none",
+        semantics=proposal.semantics,
+        retrieved_at=retrieval.at if retrieval is not None else None,
+        document_digest=retrieval.digest if retrieval is not None else None,
+        is_breaking=is_breaking,
+    )
+
+
+def _registered(request: Request, proposal: Proposal, today: str, *, self_reviewed: bool) -> Entry:
+    status = EntryStatus(proposal.status)
+    return Entry(
+        surface_name=proposal.surface_name,
+        specification_reference=proposal.specification_reference,
+        authentication_scope=proposal.authentication_scope,
+        vendor_prefix=proposal.vendor_prefix,
+        change_controller=proposal.change_controller,
+        status=status,
+        first_registered=today,
+        revisions=(_revision(1, proposal, request.retrieval, today, is_breaking=False),),
+        review_due=review_due(today) if status is EntryStatus.PROVISIONAL else None,
+        public_confirmed_on=today if proposal.authentication_scope == PUBLIC else None,
+        self_reviewed=self_reviewed,
+    )
+
+
+def _takes_effect(entry: Entry, request: Request) -> bool:
+    """Whether an amendment needs no expert: compatible, of the same scope, and with nothing for a person to judge."""
+    proposal = request.proposal
+    if proposal is None or proposal.breaking or any(one.verdict == "needs_expert" for one in request.findings):
+        return False
+    after = _revision(0, proposal, request.retrieval, "", is_breaking=False)
+    return after.authentication_scope == entry.authentication_scope and is_compatible(entry.specification, after)
+
+
+def _amended(entry: Entry, request: Request, today: str, *, is_breaking: bool) -> Entry:
+    proposal = request.proposal
+    if proposal is None:
+        raise Refused("incomplete", "the amendment proposes nothing")
+    number = entry.specification.revision + 1
+    tightened = entry.authentication_scope == PUBLIC != proposal.authentication_scope
+    return replace(
+        entry,
+        specification_reference=proposal.specification_reference,
+        authentication_scope=proposal.authentication_scope,
+        revisions=(*entry.revisions, _revision(number, proposal, request.retrieval, today, is_breaking=is_breaking)),
+        scope_tightened_on=today if tightened else entry.scope_tightened_on,
+        public_confirmed_on=today if proposal.authentication_scope == PUBLIC else None,
+    )
+
+
+def _proposal_of(entry: Entry) -> Proposal:
+    """What a review judges again: the entry as if it were asked for as Active."""
+    current = entry.specification
+    return Proposal(
+        surface_name=entry.surface_name,
+        change_controller=entry.change_controller,
+        specification_reference=entry.specification_reference,
+        authentication_scope=entry.authentication_scope,
+        vendor_prefix=entry.vendor_prefix,
+        argument_schema=current.argument_schema,
+        return_schema=current.return_schema,
+        schema_source=current.schema_source,
+        semantics=current.semantics,
+        no_authentication_planned=entry.authentication_scope == PUBLIC,
+    )
+
+
+def _controller_after(registry: Registry, request: Request) -> Controller | None:
+    """The controller's record once a request is accepted: the one who asked first acts for it from then on."""
+    proposal = request.proposal
+    controller = registry.controller(request.controller)
+    if proposal is None or controller.is_proven:
+        return None if request.controller in registry.controllers else controller
+    is_nameless = request.is_signed or request.filed_by in UNNAMED
+    return replace(
+        controller,
+        contact=proposal.contact,
+        principals=() if is_nameless else (request.filed_by,),
+        keys=(proposal.controller_key,) if proposal.controller_key else (),
+    )

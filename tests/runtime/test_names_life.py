@@ -1,0 +1,167 @@
+"""A registry over six years: provisional reviews, deprecation, withdrawal, the years in which a name is kept."""
+
+from pathlib import Path
+
+import pytest
+from tests.runtime.registries import ACME, ZEBRA, NamesHere, names_at, proposal
+
+from interlock.protocol.approvals.approval import Approval, Kind
+from interlock.protocol.approvals.state import Status as ApprovalStatus
+from interlock.protocol.names.life import (
+    ENTRY_MOVES,
+    REQUEST_MOVES,
+    EntryMove,
+    RequestMove,
+    RequestState,
+    free_on,
+    review_due,
+    withdrawable_on,
+)
+from interlock.protocol.names.model import Status
+from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.names.actors import Actor
+
+
+async def refusal(work: object) -> str:
+    with pytest.raises(Refused) as refused:
+        await work  # type: ignore[misc]
+    return refused.value.error
+
+
+@pytest.mark.req("REG-7.3-6")
+def test_the_moves_of_an_entry_are_these_and_no_others() -> None:
+    assert {
+        (before.value, move.value, after.value if after else None) for (before, move), after in ENTRY_MOVES.items()
+    } == {
+        ("Provisional", "promote", "Active"),
+        ("Provisional", "deprecate", "Deprecated"),
+        ("Provisional", "remove", None),
+        ("Active", "deprecate", "Deprecated"),
+        ("Deprecated", "reinstate", "Active"),
+        ("Deprecated", "withdraw", "Withdrawn"),
+        ("Withdrawn", "register", "Active"),
+    }
+    assert len(Status) * len(EntryMove) == 24
+
+
+@pytest.mark.req("REG-N-2")
+@pytest.mark.parametrize("state", RequestState)
+@pytest.mark.parametrize("move", RequestMove)
+def test_the_moves_of_a_request_lead_to_an_end(state: RequestState, move: RequestMove) -> None:
+    after = REQUEST_MOVES.get((state, move))
+    if state not in (RequestState.SUBMITTED, RequestState.IN_REVIEW):
+        assert after is None
+    elif move is not RequestMove.REVIEW and after is not None:
+        assert not any(before is after for before, _ in REQUEST_MOVES)
+
+
+@pytest.mark.req("REG-5-13", "REG-7.3-3", "REG-7.3-5")
+def test_leap_days_are_counted_for_the_one_who_waits() -> None:
+    assert review_due("2028-02-29") == "2029-02-28"
+    assert withdrawable_on("2028-02-29") == "2029-03-01"
+    assert free_on("2028-02-29") == "2033-03-01"
+    assert withdrawable_on("2027-11-17") == "2028-11-17"
+
+
+@pytest.mark.req("REG-7.3-1", "REG-7.3-2", "REG-7.3-3", "REG-7.3-4", "REG-7.3-5", "REG-7.3-6", "REG-5-13", "REG-5-14")
+@pytest.mark.req("REG-4.1-8", "REG-4.1-9", "REG-N-4", "REG-N-3")
+async def test_six_years_of_a_registry(tmp_path: Path) -> None:
+    async with names_at(tmp_path) as here:
+        await here.registered()
+        await _play_provisional(here)
+        await _play_withdrawal(here)
+        await _play_reissue(here)
+    async with names_at(tmp_path, here.clock) as again:  # the log alone holds all of it
+        assert again.state.registry.in_order() == here.state.registry.in_order()
+        assert again.state.registry.holders == here.state.registry.holders
+
+
+async def _play_provisional(here: NamesHere) -> None:
+    for name in ("acme_one", "acme_two", "acme_three"):
+        entry = await here.registered(name, status="Provisional", specification_reference="draft-acme-later")
+        assert (entry.status, entry.review_due) == (Status.PROVISIONAL, "2027-11-17")
+    await here.requests.look()
+    assert not here.inbox.waiting(Kind.REQUEST)
+    here.set_day("2027-09-18")  # sixty days before
+    await here.requests.look()
+    await here.requests.look()  # raised once
+    reviews = {one.subject: one for one in here.state.registry.open_requests()}
+    assert sorted(reviews) == ["acme_one", "acme_three", "acme_two"]
+    await here.requests.amend(ACME, proposal("acme_one", specification_reference="draft-acme-later-00"))
+    promoted = await here.accept(reviews["acme_one"], answer="promote")
+    assert isinstance(promoted, Approval)
+    assert promoted.status is ApprovalStatus.DONE, promoted.outcome
+    assert (here.entry("acme_one").status, here.entry("acme_one").review_due) == (Status.ACTIVE, None)
+    await here.deny(reviews["acme_two"], "name a revision")
+    assert (here.entry("acme_two").status, here.entry("acme_two").answer_due) == (Status.PROVISIONAL, "2027-12-17")
+    await here.accept(reviews["acme_three"], answer="remove", reason="abandoned")
+    assert here.state.entry("acme_three") is None
+    assert here.state.registry.holders["acme_"].controller == "Acme"
+    assert [step.what for step in await here.state.steps_of("acme_three")][-1] == "remove"
+    await here.registered("acme_three")  # free at once
+
+
+async def _play_withdrawal(here: NamesHere) -> None:
+    changes = here.changes
+    assert await refusal(changes.withdraw(ACME, "acme_search")) == "deprecation_too_short"
+    assert await refusal(changes.reinstate(ACME, "acme_search")) == "illegal_transition"
+    assert await refusal(changes.deprecate(ZEBRA, "acme_search")) == "not_change_controller"
+    assert await refusal(changes.deprecate(ACME, "acme_search", "No-Name")) == "name_syntax"
+    with pytest.raises(NotFound):
+        await changes.deprecate(ACME, "acme_nothing")
+    here.set_day("2028-02-29")
+    await changes.declare(ZEBRA, "acme_search", "Zebra's server")
+    assert await refusal(changes.declare(ZEBRA, "acme_search", "Zebra's server")) == "exists"
+    await changes.deprecate(ACME, "acme_search", "acme_one")
+    assert (here.entry().status, here.entry().deprecated_on) == (Status.DEPRECATED, "2028-02-29")
+    assert await refusal(changes.deprecate(ACME, "acme_search")) == "illegal_transition"
+    await changes.reinstate(ACME, "acme_search")
+    assert (here.entry().status, here.entry().deprecated_on) == (Status.ACTIVE, None)
+    await changes.deprecate(ACME, "acme_search", "acme_one")
+    here.set_day("2029-02-28")
+    admin = Actor(principal="operator:ann", override="the vendor is gone")
+    assert await refusal(changes.withdraw(admin, "acme_search")) == "deprecation_too_short"
+    here.set_day("2029-03-01")
+    assert await refusal(changes.withdraw(admin, "acme_search")) == "implementations_remain"
+    assert await refusal(changes.end_implementation(ACME, "acme_search", "Zebra's server", " ")) == "evidence_required"
+    assert (
+        await refusal(changes.end_implementation(ZEBRA, "acme_search", "Zebra's server", "gone"))
+        == "not_change_controller"
+    )
+    await changes.end_implementation(ACME, "acme_search", "Zebra's server", "switched off, 2029-02-01")
+    await changes.withdraw(admin, "acme_search")
+    assert (here.entry().status, here.entry().withdrawn_on) == (Status.WITHDRAWN, "2029-03-01")
+    (last,) = [step for step in await here.state.steps_of("acme_search") if step.what == "withdraw"]
+    assert (last.is_override, last.reason) == (True, "the vendor is gone")
+    for work in (changes.withdraw, changes.reinstate, changes.deprecate):
+        assert await refusal(work(ACME, "acme_search")) in ("illegal_transition", "deprecation_too_short")
+
+
+async def _play_reissue(here: NamesHere) -> None:
+    await here.changes.consent(ACME, "acme_", "Zebra", "2040-01-01")
+    taken = proposal(change_controller="Zebra")
+    here.set_day("2034-02-28")
+    assert await refusal(here.requests.file(ZEBRA, taken)) == "name_in_quarantine"
+    own = await here.requests.file(ACME, proposal())  # the same registrant may at once
+    await here.requests.cancel(ACME, own.id)
+    here.set_day("2034-03-01")
+    await here.registered("acme_search", ZEBRA, change_controller="Zebra")
+    assert (here.entry().change_controller, here.entry().first_registered) == ("Zebra", "2034-03-01")
+
+
+@pytest.mark.req("REG-4.1-8", "REG-N-3", "REG-8.4-2")
+async def test_a_transfer_needs_both_sides_and_public_entries_are_confirmed(tmp_path: Path) -> None:
+    async with names_at(tmp_path) as here:
+        await here.registered(authentication_scope="public", no_authentication_planned=True)
+        changes = here.changes
+        assert await refusal(changes.transfer(ACME, "acme_search", "Zebra")) == "unknown_controller"
+        await here.registered("zebra_x", ZEBRA, change_controller="Zebra", vendor_prefix="zebra_")
+        assert await refusal(changes.transfer(ZEBRA, "acme_search", "Zebra")) == "not_change_controller"
+        assert (await changes.transfer(ACME, "acme_search", "Zebra")).change_controller == "Acme"
+        assert await refusal(changes.transfer(ACME, "acme_search", "Zebra")) == "not_change_controller"
+        assert (await changes.transfer(ZEBRA, "acme_search", "Zebra")).change_controller == "Zebra"
+        assert here.entry().first_registered == "2026-11-17"
+        here.set_day("2027-03-01")
+        assert await refusal(changes.confirm_public(ACME, "acme_search")) == "not_change_controller"
+        assert (await changes.confirm_public(ZEBRA, "acme_search")).public_confirmed_on == "2027-03-01"
+        assert await refusal(changes.confirm_public(ZEBRA, "zebra_x")) == "not_public"

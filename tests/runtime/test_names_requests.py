@@ -1,0 +1,312 @@
+"""Requests to the registry: checked, filed, decided by experts in the inbox, and what they become."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from tests.runtime.registries import ACME, ZEBRA, NamesHere, names_at, proposal
+
+from interlock.protocol.approvals.approval import Approval, Kind, Source
+from interlock.protocol.approvals.state import Status
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.names.life import RequestState
+from interlock.protocol.names.model import Status as EntryStatus
+from interlock.protocol.names.records import Evidence
+from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.names.actors import Actor
+from interlock.runtime.names.initial import initial_steps
+from interlock.store.sqlite.names_log import NAMES_FILE
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[NamesHere]:
+    async with names_at(tmp_path) as made:
+        yield made
+
+
+def codes(findings: Any) -> set[str]:
+    return {one.code for one in findings}
+
+
+@pytest.mark.req("REG-6-1", "REG-6-2", "REG-6-3", "REG-6-4", "REG-4.1-1")
+async def test_a_new_registry_has_the_four_names_of_the_draft_and_nothing_invented(
+    here: NamesHere, tmp_path: Path
+) -> None:
+    entries = here.state.registry.in_order()
+    names = ["org_alter_enforcement_gates", "org_alter_handbook", "org_alter_ingest", "org_alter_sop_registry"]
+    assert [one.surface_name for one in entries] == names
+    for one in entries:
+        assert one.specification_reference == "draft-morrison-org-alter-policy-provision-00"
+        assert (one.authentication_scope, one.vendor_prefix) == ("member-recognition", "org_alter_")
+        assert (one.change_controller, one.status) == ("Alter Meridian Pty Ltd", EntryStatus.ACTIVE)
+        assert one.first_registered == "2026-05-15"
+        assert (one.specification.schema_source, one.specification.has_schemas) == ("none", False)
+    assert not (tmp_path / NAMES_FILE).exists()  # looking at it writes nothing
+    await here.registered()
+    async with names_at(tmp_path, here.clock) as again:
+        assert list(again.state.registry.entries) == list(here.state.registry.entries)
+        assert len(initial_steps()) == 4
+
+
+@pytest.mark.req("REG-5-1", "REG-5-2", "REG-5-9", "REG-5-11", "REG-4.1-10")
+async def test_a_request_becomes_an_active_entry_by_an_experts_decision_alone(here: NamesHere) -> None:
+    request = await here.requests.file(ACME, proposal())
+    assert request.state is RequestState.IN_REVIEW
+    assert here.state.entry("acme_search") is None
+    waiting = here.waiting(request)
+    assert (waiting.kind, waiting.source, waiting.expires_at) == (Kind.REQUEST, Source.NAMES, None)
+    done = await here.accept(request)
+    assert isinstance(done, Approval)
+    assert done.status is Status.DONE
+    entry = here.entry()
+    assert (entry.status, entry.first_registered) == (EntryStatus.ACTIVE, "2026-11-17")
+    assert entry.specification.has_schemas
+    assert here.state.registry.requests[request.id].decided_by == "expert:eve"
+    assert here.state.registry.controller("Acme").principals == ("client:acme",)
+    assert here.state.registry.holders["acme_"].controller == "Acme"
+
+
+@pytest.mark.req("REG-5-3", "REG-5-7", "REG-4.1-7", "REG-3-2")
+async def test_what_no_expert_may_accept_is_refused_at_once(here: NamesHere) -> None:
+    await here.registered()
+    for members, code in (
+        ({"name": "Acme_Search"}, "name_syntax"),
+        ({"name": "infra.edge.x"}, "name_syntax"),
+        ({"name": "a" * 65}, "name_too_long"),
+        ({"name": "acme_search"}, "name_taken"),
+        ({"name": "acme_x", "vendor_prefix": "org_alter_"}, "prefix_mismatch"),
+        ({"name": "acme_x", "vendor_prefix": "acme_x_"}, "prefix_mismatch"),
+        ({"name": "acme_x", "change_controller": " "}, "controller_missing"),
+    ):
+        with pytest.raises(Refused) as refused:
+            await here.requests.file(ACME, proposal(**members))
+        assert refused.value.error == code
+    assert here.state.entry("Acme_Search") is None
+    assert not here.inbox.waiting(Kind.REQUEST)
+
+
+@pytest.mark.req("REG-5-8", "REG-7.2-2", "REG-6-5")
+async def test_one_name_does_not_shadow_another_controllers(here: NamesHere) -> None:
+    for name, prefix in (
+        ("org_alter_x", "none"),
+        ("org_alter", "none"),
+        ("org_x", "org_"),
+        ("org_alter_sub_x", "org_alter_sub_"),
+    ):
+        with pytest.raises(Refused, match="org_alter_ is Alter Meridian") as refused:
+            await here.requests.file(ACME, proposal(name, vendor_prefix=prefix))
+        assert refused.value.error == "prefix_conflict"
+    for name in ("org_alters_x", "organ_x"):
+        findings = await here.requests.check(proposal(name, vendor_prefix="none"))
+        assert "prefix_conflict" not in codes(findings)
+    own = proposal("org_alter_membership_add", vendor_prefix="org_alter_", change_controller="Alter Meridian Pty Ltd")
+    request = await here.requests.file(Actor(principal="client:alter"), own)
+    assert "controller_unproven" in codes(request.findings)
+
+
+@pytest.mark.req("REG-5-6", "REG-8.4-3", "REG-3-3", "REG-N-1", "REG-5-12")
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        *(
+            ({"authentication_scope": scope}, "scope_ambiguous")
+            for scope in ("authenticated", "user", "", "trust-tier")
+        ),
+        ({"authentication_scope": "Members Only"}, "scope_syntax"),
+        ({"authentication_scope": "public"}, "public_not_permanent"),
+        ({"specification_reference": ""}, "reference_missing"),
+        ({"specification_reference": "", "status": "Provisional"}, "reference_missing"),
+        ({"argument_schema": Raw(b"{}"), "status": "Provisional"}, "schema_imprecise"),
+        ({"semantics": ""}, "semantics_missing"),
+    ],
+)
+async def test_what_is_unclear_is_returned_with_the_reason(here: NamesHere, members: Any, code: str) -> None:
+    request = await here.requests.file(ACME, proposal(**members))
+    assert request.state is RequestState.REVISION_REQUESTED
+    assert code in codes(request.findings)
+    assert request.reason
+    assert not here.inbox.waiting(Kind.REQUEST)
+
+
+@pytest.mark.req("REG-5-4", "REG-5-5", "REG-4.1-4", "REG-4.1-5", "REG-4.2-6")
+async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(here: NamesHere) -> None:
+    here.document = here.document.__class__(outcome="failed", detail="404")
+    request = await here.requests.file(
+        ACME,
+        proposal(
+            "search",
+            vendor_prefix="none",
+            specification_reference="https://specs.example.com/search",
+            argument_schema=Raw(b'{"type":"object","properties":{"q":{},"deep":{"type":"array","items":{}}}}'),
+            return_schema=Raw(b"null"),
+        ),
+    )
+    assert request.state is RequestState.IN_REVIEW
+    found = {"reference_not_retrievable", "schema_imprecise", "prefix_advice", "controller_reference_mismatch"}
+    assert found == codes(request.findings)
+    reasons = " ".join(one.reason for one in request.findings)
+    assert "/properties/q" in reasons
+    assert "/properties/deep/items" in reasons
+    assert "return schema is missing" in reasons
+    refused = await here.accept(request, reason=None)
+    assert isinstance(refused, Fault)
+    assert refused.message == "reason_required"
+    assert isinstance(await here.accept(request, reason="a copy is attached"), Approval)
+    assert here.entry("search").status is EntryStatus.ACTIVE
+
+
+@pytest.mark.req("REG-5-10", "REG-N-2", "REG-5-2")
+async def test_a_denial_has_a_reason_and_a_resubmission_names_the_request_before(here: NamesHere) -> None:
+    request = await here.requests.file(ACME, proposal())
+    refused = await here.deny(request, reason=" ")
+    assert isinstance(refused, Fault)
+    assert refused.message == "reason_required"
+    await here.deny(request, "the schema is not the document's", "return")
+    returned = here.state.registry.requests[request.id]
+    assert (returned.state, returned.reason) == (RequestState.REVISION_REQUESTED, "the schema is not the document's")
+    again = await here.requests.file(ACME, proposal(previous=request.id))
+    assert again.previous == request.id
+    await here.deny(again, "squatting")
+    assert here.state.registry.requests[again.id].state is RequestState.REJECTED
+    with pytest.raises(NotFound):
+        await here.requests.file(ACME, proposal(previous="unknown"))
+    with pytest.raises(Refused, match="does not cancel"):
+        await here.requests.cancel(ACME, again.id)
+
+
+@pytest.mark.req("REG-N-3", "REG-4.1-8")
+async def test_a_request_is_cancelled_by_the_one_who_filed_it(here: NamesHere) -> None:
+    request = await here.requests.file(ACME, proposal())
+    with pytest.raises(Refused) as refused:
+        await here.requests.cancel(ZEBRA, request.id)
+    assert refused.value.error == "not_change_controller"
+    assert (await here.requests.cancel(ACME, request.id)).state is RequestState.CANCELLED
+    assert here.waiting(request).status is Status.WITHDRAWN
+
+
+@pytest.mark.req("REG-5-9", "REG-N-4")
+async def test_a_party_to_the_request_does_not_decide_it_unless_it_is_the_only_expert(here: NamesHere) -> None:
+    request = await here.requests.file(ACME, proposal())
+    refused = await here.accept(request, by="acme")
+    assert isinstance(refused, Fault)
+    assert refused.message == "self_approval"
+    assert not (await here.registered("acme_list")).self_reviewed
+    here.experts = ("acme",)
+    await here.accept(request, by="acme")
+    assert here.entry().self_reviewed
+
+
+@pytest.mark.req("REG-5-7")
+async def test_of_two_requests_for_one_name_one_is_accepted_also_with_two_processes(
+    here: NamesHere, tmp_path: Path
+) -> None:
+    async with names_at(tmp_path, here.clock) as other:
+        first, second = await asyncio.gather(
+            here.requests.file(ACME, proposal("zoo", vendor_prefix="none", cross_vendor=True)),
+            other.requests.file(
+                ZEBRA, proposal("zoo", vendor_prefix="none", cross_vendor=True, change_controller="Zebra")
+            ),
+        )
+        done = await asyncio.gather(here.accept(first), other.accept(second))
+        ends = sorted(one.status.value for one in done if isinstance(one, Approval))
+        assert ends == ["done", "failed"]
+        await here.state.refresh()
+        await other.state.refresh()
+        assert here.entry("zoo") == other.entry("zoo")
+        lost = next(one for one in done if isinstance(one, Approval) and one.status is Status.FAILED)
+        assert "zoo is registered to" in (lost.outcome or "")
+        assert other.state.registry.requests[lost.target or ""].state is RequestState.REJECTED
+
+
+@pytest.mark.req("REG-4.1-8", "REG-8.2-1", "REG-4.1-3", "REG-8.4-4")
+async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(here: NamesHere) -> None:
+    before = await here.registered(authentication_scope="public", no_authentication_planned=True)
+    with pytest.raises(Refused) as refused:
+        await here.requests.amend(ZEBRA, proposal())
+    assert refused.value.error == "not_change_controller"
+    assert here.entry() == before
+    public: dict[str, Any] = {"authentication_scope": "public", "no_authentication_planned": True}
+    done = await here.requests.amend(ACME, proposal(specification_reference="draft-acme-search-04", **public))
+    assert done.state is RequestState.ACCEPTED
+    assert [one.specification_reference for one in here.entry().revisions] == [
+        "draft-acme-search-03",
+        "draft-acme-search-04",
+    ]
+    assert here.entry().first_registered == before.first_registered
+    tighter = proposal(specification_reference="draft-acme-search-05")
+    returned = await here.requests.amend(ACME, tighter)
+    assert returned.state is RequestState.REVISION_REQUESTED
+    assert "scope_tightened" in codes(returned.findings)
+    breaking = await here.requests.amend(ACME, proposal(specification_reference="draft-acme-search-05", breaking=True))
+    assert breaking.state is RequestState.IN_REVIEW
+    assert here.entry().authentication_scope == "public"
+    await here.accept(breaking)
+    assert here.entry().authentication_scope == "member-recognition"
+    assert here.entry().scope_tightened_on == "2026-11-17"
+    assert here.entry().specification.is_breaking
+    with pytest.raises(NotFound):
+        await here.requests.amend(ACME, proposal("acme_unknown"))
+
+
+@pytest.mark.req("REG-7.2-1", "REG-7.2-2", "REG-7.2-3", "REG-8.3-1", "REG-N-3")
+async def test_a_prefix_is_its_first_users_until_it_consents_or_a_dispute_is_ruled(here: NamesHere) -> None:
+    await here.registered()
+    under = proposal("acme_zebra", change_controller="Zebra")
+    with pytest.raises(Refused):
+        await here.requests.file(ZEBRA, under)
+    with pytest.raises(Refused) as refused:
+        await here.changes.consent(ZEBRA, "acme_", "Zebra", "2027-01-01")
+    assert refused.value.error == "not_change_controller"
+    with pytest.raises(Refused, match="a day to come"):
+        await here.changes.consent(ACME, "acme_", "Zebra", "2020-01-01")
+    await here.changes.consent(ACME, "acme_", "Zebra", "2026-12-31")
+    await here.registered("acme_zebra", ZEBRA, change_controller="Zebra")
+    here.set_day("2027-01-01")
+    with pytest.raises(Refused):
+        await here.requests.file(ZEBRA, proposal("acme_lion", change_controller="Zebra"))
+    with pytest.raises(Refused) as refused:
+        await here.requests.dispute(ZEBRA, "acme_", "Zebra", ())
+    assert refused.value.error == "evidence_required"
+    shown = Evidence(
+        kind="datatracker_date", url="https://datatracker.ietf.org/doc/draft-zebra-acme-00/", date="2020-02-02"
+    )
+    dispute = await here.requests.dispute(ZEBRA, "acme_", "Zebra", (shown,))
+    await here.accept(dispute, reason="published six years before")
+    assert here.state.registry.holders["acme_"].controller == "Zebra"
+    assert here.entry().change_controller == "Acme"
+    await here.registered("acme_lion", ZEBRA, change_controller="Zebra")
+    with pytest.raises(Refused):
+        await here.requests.file(ACME, proposal("acme_more"))
+
+
+@pytest.mark.req("REG-5-15", "REG-4.1-2")
+async def test_the_log_is_chained_and_takes_no_other_spelling(here: NamesHere, tmp_path: Path) -> None:
+    await here.registered()
+    steps = [step.what for step in await here.state.steps_of("acme_search")]
+    assert steps == ["request", "in_review", "accept"]
+    audited = [one for one in await here.desk.records() if one["via"] == "names"]
+    assert [one["method"] for one in audited] == ["names/request", "names/in_review", "names/accept"]
+    with sqlite3.connect(tmp_path / NAMES_FILE) as db:
+        for name in ("Bad", "a__b", "_a", "a_", "a_1", "1a", "a-b", "é", "a" * 65):
+            with pytest.raises(sqlite3.IntegrityError):
+                db.execute("INSERT INTO record VALUES (99, x'', x'', ?)", (name,))
+        db.execute("UPDATE record SET data = replace(data, 'Acme', 'Evil') WHERE name = 'acme_search'")
+    db.close()
+    async with names_at(tmp_path, here.clock) as again:
+        assert "tampered" in (again.state.trouble or "")
+        with pytest.raises(Refused) as refused:
+            await again.requests.file(ACME, proposal("acme_more"))
+        assert refused.value.error == "unavailable"
+
+
+@pytest.mark.req("REG-5-15")
+async def test_what_waited_when_the_node_stopped_waits_again(here: NamesHere, tmp_path: Path) -> None:
+    request = await here.requests.file(ACME, proposal())
+    async with names_at(tmp_path, here.clock) as again:
+        assert [one.target for one in again.inbox.waiting(Kind.REQUEST)] == [request.id]
+        assert await again.accept(request)
+        assert again.entry().status is EntryStatus.ACTIVE
