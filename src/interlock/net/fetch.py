@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from interlock.net.http.answer import header
 from interlock.net.http.client import Failure, Headers, HttpClient
 from interlock.protocol.net.address_scope import Scope, maybe_scope, scope_of
 from interlock.protocol.oauth.resource import is_protected
@@ -38,18 +39,27 @@ class FetchFailed(Exception):
 class Answered(msgspec.Struct, frozen=True):
     status: int
     body: bytes
+    location: str | None = None
 
 
 class Fetcher:
     """Keeps one client per origin, made when first used."""
 
-    def __init__(self, within: Scope | None = None) -> None:
+    def __init__(
+        self, within: Scope | None = None, *, seconds: float = FETCH_S, body_bytes: int = BODY_BYTES_MAX
+    ) -> None:
         self._within = within
+        self._seconds = seconds
+        self._body_bytes = body_bytes
         self._clients: dict[tuple[str, str | None], HttpClient] = {}
         self._tls: ssl.SSLContext | None = None
 
     async def get(self, url: str) -> bytes:
         return _body(await self._ask(b"GET", url, _ACCEPT, b""))
+
+    async def look(self, url: str) -> Answered:
+        """A GET whose redirects and refusals say something."""
+        return await self._ask(b"GET", url, b"accept: */*\r\n", b"")
 
     async def post(self, url: str, headers: bytes, body: bytes) -> bytes:
         return _body(await self._ask(b"POST", url, headers, body))
@@ -67,7 +77,7 @@ class Fetcher:
         if not is_protected(url):
             raise FetchFailed("the URL is not https")
         try:
-            async with asyncio.timeout(FETCH_S):
+            async with asyncio.timeout(self._seconds):
                 if self._within in (None, Scope.MACHINE):
                     return await self._ask_at(None, method, url, headers, body)
                 *others, last = await _permitted_addresses(url, self._within)
@@ -79,7 +89,7 @@ class Fetcher:
                             raise
                 return await self._ask_at(last, method, url, headers, body)
         except TimeoutError:
-            raise FetchFailed(f"no answer within {FETCH_S:g} s") from None
+            raise FetchFailed(f"no answer within {self._seconds:g} s") from None
         except ValueError as error:
             raise FetchFailed(str(error)) from None
 
@@ -104,7 +114,7 @@ class Fetcher:
             client = self._clients[origin, address] = HttpClient(
                 origin,
                 max_connections=CONNECTIONS_MAX,
-                max_body_bytes=BODY_BYTES_MAX,
+                max_body_bytes=self._body_bytes,
                 connect_timeout_s=CONNECT_S,
                 max_waiting=WAITING_MAX,
                 tls=self._tls,
@@ -144,7 +154,7 @@ async def _addresses(url: str) -> list[str]:
         found = []
     addresses = [str(sockaddr[0]) for *_, sockaddr in found]
     if not addresses:
-        raise FetchFailed("the host name cannot be resolved")
+        raise FetchFailed("the host name cannot be resolved", unsent=True)
     return addresses
 
 
@@ -161,7 +171,8 @@ class _Answer:
         self.answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        self._end(Answered(status, body))
+        location = header(headers, b"location")
+        self._end(Answered(status, body, None if location is None else location.decode("latin-1")))
 
     def on_stream(self, status: int, headers: Headers) -> None:
         self._end(FetchFailed("an event stream instead of a document"))

@@ -16,6 +16,7 @@ from interlock.protocol.names.model import Entry
 from interlock.protocol.names.records import BadStep, Step, decode_step, encode_step
 from interlock.protocol.names.registry import Registry
 from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.feed import Feed
 from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.names.initial import initial_steps
@@ -54,6 +55,7 @@ class Change(msgspec.Struct, frozen=True):
 class RegistryState:
     def __init__(self, names_log: NamesLog, recorder: Recorder, clock: Clock) -> None:
         self.registry = Registry(initial_steps())
+        self.changed = Feed[None]()  # something in the registry is another
         self.trouble: str | None = None  # why the registry cannot be used
         self._log = names_log
         self._recorder = recorder
@@ -94,7 +96,10 @@ class RegistryState:
     async def refresh(self) -> None:
         """Takes in what other processes have added. Raises StoreError."""
         async with self._lock:
+            before = self._last
             await self._catch_up()
+        if self._last != before:
+            self.changed.publish(None)
 
     async def steps_of(self, name: str) -> list[Step]:
         """What the log has about a name. Raises StoreError."""
@@ -120,6 +125,7 @@ class RegistryState:
                 for step in change.steps:
                     self.registry.apply(step)
                     self._recorder.add_line(_audit_line(step, self._last))
+                self.changed.publish(None)
                 return change.answer
         raise Refused("unavailable", "other processes keep changing the registry")
 

@@ -1,0 +1,177 @@
+"""What is published of a registry, whether others can read it, and what is refused of theirs."""
+
+import csv
+import io
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from interlock.protocol.names.model import Entry, Revision, Status
+from interlock.protocol.names.publication import Form, Publication, publish
+from interlock.protocol.names.reading import BadDocument, read_published_untrusted
+from interlock.protocol.names.specification import schema_digest
+from interlock.runtime.names.initial import initial_steps
+
+SCHEMA = Raw(b'{"type":"object","properties":{"q":{"type":"string"}}}')
+
+
+def entry(name: str = "acme_search", **members: object) -> Entry:
+    revision = Revision(
+        revision=1,
+        specification_reference="RFC 9999",
+        authentication_scope="public",
+        registered="2026-11-17",
+        argument_schema=SCHEMA,
+        argument_digest=schema_digest(SCHEMA),
+        schema_source="registrant",
+    )
+    made = Entry(
+        surface_name=name,
+        specification_reference="RFC 9999",
+        authentication_scope="public",
+        vendor_prefix="acme_",
+        change_controller="=cmd|' /C calc'!A0 <b>&\"Acme\", Inc.",
+        status=Status.PROVISIONAL,
+        first_registered="2026-11-17",
+        revisions=(revision,),
+        review_due="2027-11-17",
+    )
+    return replace(made, **members)
+
+
+def publication(*entries: Entry, today: str = "2026-11-17") -> Publication:
+    initial = [step.entry for step in initial_steps() if step.entry is not None]
+    made = sorted((*initial, *entries), key=lambda one: one.surface_name)
+    return Publication(entries=tuple(made), updated="2026-11-17", today=today, experts=("eve & co",))
+
+
+SEVEN: tuple[str, ...] = ("surface_name", "specification_reference", "authentication_scope", "vendor_prefix")
+SEVEN += ("change_controller", "status", "first_registered")
+
+
+def seven(entries: tuple[Entry, ...]) -> list[list[object]]:
+    return [[getattr(one, name) for name in SEVEN] for one in entries]
+
+
+@pytest.mark.req("REG-9-1", "REG-9-2", "REG-4.1-1")
+def test_a_generic_reader_of_iana_registries_reads_the_xml() -> None:
+    whole = publication(entry())
+    root = ElementTree.fromstring(publish(whole, "xml"))
+    names = {"iana": "http://www.iana.org/assignments"}
+    assert root.get("id") == "mcp-tool-surface-names"
+    assert root.findtext("iana:title", namespaces=names) == "Model Context Protocol Tool Surface Names"
+    assert root.findtext("iana:updated", namespaces=names) == "2026-11-17"
+    inner = root.find("iana:registry", names)
+    assert inner is not None
+    assert inner.findtext("iana:registration_rule", namespaces=names) == "Specification Required"
+    assert inner.findtext("iana:expert", namespaces=names) == "eve & co"
+    records = inner.findall("iana:record", names)
+    assert [one.findtext("iana:value", namespaces=names) for one in records] == [
+        one.surface_name for one in whole.entries
+    ]
+    assert records[0].get("date") == "2026-11-17"
+    references = [one.find("iana:xref", names) for one in records]
+    assert [(one.get("type"), one.get("data")) for one in references[:2] if one is not None] == [
+        ("rfc", "rfc9999"),
+        ("draft", "draft-morrison-org-alter-policy-provision-00"),
+    ]
+
+
+@pytest.mark.req("REG-9-2")
+def test_the_csv_has_seven_columns_and_nothing_that_a_spreadsheet_calculates() -> None:
+    text = publish(publication(entry()), "csv").decode()
+    assert text.startswith(
+        "Surface Name,Specification Reference,Authentication Scope,Vendor Prefix,Change Controller,Status,"
+        "First Registered\r\n"
+    )
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert rows[1][0] == "acme_search"
+    assert not any(cell.startswith(("=", "+", "-", "@")) for row in rows for cell in row)
+
+
+@pytest.mark.req("REG-9-1", "REG-9-2", "REG-5-13")
+def test_the_text_is_a_table_that_marks_what_is_overdue() -> None:
+    text = publish(publication(entry(), today="2027-11-17"), "txt").decode()
+    assert text.startswith(
+        "Model Context Protocol Tool Surface Names\n\nRegistration procedure: Specification Required\n"
+    )
+    assert "Last updated: 2026-11-17" in text
+    assert "Provisional, review overdue" in text
+    assert "overdue" not in publish(publication(entry(), today="2027-11-16"), "txt").decode()
+
+
+@pytest.mark.req("REG-9-3", "REG-9-4")
+@pytest.mark.parametrize("form", ["json", "xml", "csv"])
+def test_what_is_published_is_read_back_and_is_the_same_each_time(form: Form) -> None:
+    whole = publication(entry(), entry("acme_list", self_reviewed=True, status=Status.ACTIVE, review_due=None))
+    data = publish(whole, form)
+    assert data == publish(whole, form)
+    read = read_published_untrusted(data)
+    assert seven(read) == seven(whole.entries)
+    if form == "json":
+        assert publish(replace(whole, entries=read), form) == data
+        first = msgspec.json.decode(data)["entries"][0]
+        assert {*SEVEN, "specification", "self_reviewed"} <= set(first)
+
+
+@pytest.mark.req("REG-9-4", "REG-4.1-2", "REG-4.1-9")
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "first line of the CSV"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"{", "no published registry"),
+        (b'{"entries":[{}]}', "no published registry"),
+        (b"[" * 100_000, "first line"),
+        (b"<a>", "not of the namespace"),
+        (b'<registry xmlns="http://www.iana.org/assignments">', "cannot be read"),
+        (b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "document type"),
+        (b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><a/>', "document type"),
+        (b'<registry xmlns="http://www.iana.org/assignments">' + b"<registry>" * 50, "nested too deeply"),
+        (
+            b'<registry xmlns="http://www.iana.org/assignments"><record date="2026-01-01"><value>a</value></record>'
+            b"</registry>",
+            "has no xref",
+        ),
+    ],
+)
+def test_hostile_documents_are_refused_by_name(data: bytes, said: str) -> None:
+    with pytest.raises(BadDocument, match=said):
+        read_published_untrusted(data)
+
+
+@pytest.mark.req("REG-9-4")
+@pytest.mark.parametrize(
+    ("column", "cell", "said"),
+    [
+        (0, "Acme_Search", "no surface name"),
+        (2, "members only", "no authentication scope"),
+        (3, "org_", "no prefix of it"),
+        (4, "", "not empty"),
+        (5, "active", "no status"),
+        (6, "17.11.2026", "no day"),
+    ],
+)
+def test_each_imported_entry_is_judged_like_one_of_ours(column: int, cell: str, said: str) -> None:
+    rows = list(csv.reader(io.StringIO(publish(publication(entry()), "csv").decode(), newline="")))
+    rows[1][column] = cell
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    with pytest.raises(BadDocument, match=said):
+        read_published_untrusted(text.getvalue().encode())
+
+
+@pytest.mark.req("REG-9-4")
+def test_digests_of_a_foreign_document_are_not_believed() -> None:
+    whole = publication(entry())
+    lying = publish(whole, "json").replace(schema_digest(SCHEMA).encode(), b"sha256:" + b"0" * 64)  # type: ignore[union-attr]
+    assert read_published_untrusted(lying)[0].specification.argument_digest == schema_digest(SCHEMA)
+
+
+def test_one_name_twice_is_refused() -> None:
+    data = publish(publication(entry()), "csv")
+    with pytest.raises(BadDocument, match="twice"):
+        read_published_untrusted(data + data.split(b"\r\n", 1)[1])
