@@ -164,6 +164,8 @@ NOTED_ON: dict[str, str] = {
     "yaml": "preserve_quotes width",
     "context": "minimum_version",
     "state": "is_live roles",
+    "parser": "CharacterDataHandler EndElementHandler EntityDeclHandler StartDoctypeDeclHandler StartElementHandler"
+    " buffer_text",
     "db": "isolation_level",
     "router": "redirect_slashes",
 }

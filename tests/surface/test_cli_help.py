@@ -10,6 +10,15 @@ from program import Inline, Interlock
 
 from interlock.surface.cli.app import OTHER_NUMBER, VERBS
 
+NAMES = [
+    (),
+    *(
+        (word,)
+        for word in ("list", "show", "check", "verify", "request", "amend", "deprecate", "reinstate", "withdraw")
+    ),
+    *((word,) for word in ("transfer", "confirm-public", "declare", "end", "consent", "dispute", "cancel", "publish")),
+    *((word,) for word in ("import", "trust")),
+]
 COMMANDS = [
     ("init",),
     ("serve",),
@@ -46,6 +55,7 @@ COMMANDS = [
     ("agents",),
     ("agents", "list"),
     ("agents", "unblock"),
+    *(("names", *word) for word in NAMES),
     ("rooms",),
     ("rooms", "list"),
     ("rooms", "create"),
@@ -85,6 +95,7 @@ GROUPS = {
     ("skills",),
     ("agents",),
     ("rooms",),
+    ("names",),
     ("export",),
     ("access",),
     ("audit",),

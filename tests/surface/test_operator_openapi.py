@@ -38,6 +38,8 @@ CLASSES = {
     "entries": [{"tool": WATER, "digest": "x", "class": "read_only"}],
 }
 WITH_BODY = [one for one in ENDPOINTS if one.body is not None or one.own_bodies]
+PROPOSED = {"surface_name": "a_b", "change_controller": "A"}
+REQUESTED = {"action": "request", "subject": "a_b", "body": PROPOSED}
 
 
 def name_of(endpoint: Endpoint) -> str:
@@ -112,6 +114,7 @@ def places(tree: OperatorTree) -> dict[str, list[str]]:
             *("/admin/drivers/demo.ready", "/admin/drivers/demo.new", "/admin/drivers/nowhere"),
         ],
         "/admin/rooms/{topic}/connections": ["/admin/rooms/yard/connections", "/admin/rooms/x/connections"],
+        "/admin/names/entries/{name}": ["/admin/names/entries/org_alter_ingest", "/admin/names/entries/x"],
         "/approvals": ["/approvals", "/approvals?status=all", "/approvals?kind=call&status=pending"],
         "/approvals/{id}": [f"/approvals/{held}", f"/approvals/{held[:8]}", f"/approvals/{definition}", "/approvals/x"],
         "/approvals/{id}/passkey": [f"/approvals/{held}/passkey", "/approvals/x/passkey"],
@@ -282,6 +285,12 @@ def test_what_is_changed_is_answered_in_the_documented_shape(tree: OperatorTree,
         ("POST", "/admin/participants/{id}/promote", "/admin/participants/x/promote", {}, 404),
         ("POST", "/admin/participants/{id}/demote", "/admin/participants/x/demote?topic=garden", {}, 404),
         ("POST", "/admin/participants/{id}/disconnect", "/admin/participants/x/disconnect", None, 404),
+        ("POST", "/admin/names/check", "/admin/names/check", {"name": "a_b", "proposal": PROPOSED}, 200),
+        ("POST", "/admin/names/verify", "/admin/names/verify", {"name": "a_b", "definition": {"name": "a_b"}}, 200),
+        ("POST", "/admin/names/actions", "/admin/names/actions", {"action": "withdraw", "subject": "a_b"}, 404),
+        ("POST", "/admin/names/actions", "/admin/names/actions", {**REQUESTED, "subject": "A"}, 409),
+        ("POST", "/admin/names/actions", "/admin/names/actions", REQUESTED, 200),
+        ("POST", "/admin/names/trust", "/admin/names/trust", {"source": "x", "trusted": True}, 404),
         ("POST", "/admin/passkeys", "/admin/passkeys", {"name": "bob"}, 201),
         ("POST", "/passkeys/{ticket}", ticket, made_up, 403),
         ("POST", "/passkeys/{ticket}", "/passkeys/x", made_up, 404),

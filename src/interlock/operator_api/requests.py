@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from interlock.operator_api.access import TokenAudience, TokenScope
 from interlock.operator_api.classification import ToolRuling
 from interlock.operator_api.grants import GrantRule, GrantTerms
+from interlock.operator_api.names import NamesAction
 from interlock.operator_api.rooms import RoomPrivilege
 
 REASON_CHARS_MAX: Final = 1000
@@ -46,6 +47,38 @@ class IssueToken(RequestBody, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=DAYS_MAX)] | None, Meta(description="For how long; null: as configured.")
     ] = None
     room: Annotated[TokenRoom | None, Meta(description="Of a token for a room.")] = None
+
+
+class ActOnName(RequestBody, frozen=True, kw_only=True):
+    """An action on the registry of names."""
+
+    action: Annotated[NamesAction, Meta(description="The action.")]
+    subject: Annotated[str, Meta(description="The name, prefix or request it is about.", min_length=1, max_length=200)]
+    body: Annotated[Raw | UnsetType, Meta(description="What the action takes, as docs/names.md lists it.")] = UNSET
+    override: Annotated[
+        str, Meta(description="Why an admin acts in the place of the controller; it is recorded.", max_length=4000)
+    ] = ""
+
+
+class CheckName(RequestBody, frozen=True, kw_only=True):
+    """A request that is checked, and not filed."""
+
+    name: Annotated[str, Meta(description="The surface name.", max_length=1000)]
+    proposal: Annotated[Raw, Meta(description="What would be asked for, as docs/names.md lists it.")]
+
+
+class VerifyName(RequestBody, frozen=True, kw_only=True):
+    """A tool's definition, to be compared with the registered specification."""
+
+    name: Annotated[str, Meta(description="The surface name.", min_length=1, max_length=64)]
+    definition: Annotated[Raw, Meta(description="The tool as a server lists it: inputSchema, outputSchema.")]
+
+
+class TrustSource(RequestBody, frozen=True, kw_only=True):
+    """Whether what an imported registry says is enforced."""
+
+    source: Annotated[str, Meta(description="Where it was imported from.", min_length=1, max_length=500)]
+    trusted: Annotated[bool, Meta(description="Whether it is trusted.")]
 
 
 class CreateRoom(RequestBody, frozen=True, kw_only=True):
@@ -97,13 +130,16 @@ class SetSecret(RequestBody, frozen=True, kw_only=True):
 class Decide(RequestBody, frozen=True, kw_only=True):
     """A decision on an approval."""
 
-    decision: Annotated[Literal["approve", "deny"], Meta(description="What is decided.")]
+    decision: Annotated[
+        Literal["approve", "deny", "return"],
+        Meta(description="What is decided; return: a request to the registry of names is to be revised."),
+    ]
     reason: Annotated[
         Annotated[str, Meta(max_length=REASON_CHARS_MAX)] | None, Meta(description="Told to the caller.")
     ] = None
     tool_class: Annotated[
-        Literal["read_only", "reversible", "irreversible"] | None,
-        Meta(description="The answer, where it is asked what a tool does."),
+        Literal["read_only", "reversible", "irreversible", "promote", "remove"] | None,
+        Meta(description="The answer, where it is asked what a tool does, or what becomes of a provisional name."),
     ] = field(name="class", default=None)
 
 

@@ -30,7 +30,7 @@ CRITERIA: Final = {
     5: "the name collides with no entry and no vendor prefix",
 }
 _RANKS: Final[dict[Verdict, int]] = {"note": 0, "needs_expert": 1, "revise": 2, "fail": 3}
-Outcome = Literal["pass", "needs_expert", "revise", "fail"]
+Outcome = Literal["pass", "needs_expert", "revise", "fail", "not_checked"]
 
 
 def judge_proposal(
@@ -56,6 +56,8 @@ def judge_proposal(
 
 def outcome_of(criterion: int, findings: tuple[Finding, ...]) -> Outcome:
     ranks = [_RANKS[one.verdict] for one in findings if one.criterion == criterion]
+    if criterion > 1 and any(one.criterion == 1 and one.verdict == "fail" for one in findings):
+        return "not_checked"  # of what is no name, nothing else is asked
     outcomes: tuple[Outcome, ...] = ("pass", "needs_expert", "revise", "fail")
     return outcomes[max(ranks, default=0)]
 

@@ -145,7 +145,7 @@ class DecisionService:
         )
         if proposals is not None and (barred := proposals.maybe_barred(approval, decision)) is not None:
             return barred
-        if approval.source is Source.NAMES and self._names is not None:
+        if approval.kind is Kind.REQUEST and self._names is not None:
             key = verified.key if verified is not None else None
             if (refused := self._names.maybe_refusal(approval, decision, key)) is not None:
                 return refused
@@ -180,7 +180,7 @@ class DecisionService:
         """`answer`: "return", where what was asked is to be revised and asked for again."""
         decision = Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason, answer=answer)
         approval = self._inbox.get(id)
-        if approval is not None and approval.source is Source.NAMES and self._names is not None:
+        if approval is not None and approval.kind is Kind.REQUEST and self._names is not None:
             if (refused := self._names.maybe_refusal(approval, decision, None)) is not None:
                 return refused
         elif answer is not None:
@@ -223,7 +223,7 @@ class DecisionService:
             return decided
         if decided.source is Source.AQL:
             rulings: Rulings | None = self._agents
-        elif decided.source is Source.NAMES:
+        elif decided.kind is Kind.REQUEST:
             rulings = self._names
         elif decided.kind is Kind.ENROLMENT:
             rulings = self._enrolments

@@ -97,9 +97,11 @@ class ApprovalViews:
             return code if isinstance(code, Fault) else UNKNOWN
         return RevealedCode(approval_id=approval.id, code=code)
 
-    async def deny(self, reference: str, *, by: str, reason: str | None) -> ApprovalView | Fault:
+    async def deny(
+        self, reference: str, *, by: str, reason: str | None, answer: str | None = None
+    ) -> ApprovalView | Fault:
         approval = self._maybe_find(reference)
-        decided = await self._deciding.deny(approval.id if approval else reference, by=by, reason=reason)
+        decided = await self._deciding.deny(approval.id if approval else reference, by=by, reason=reason, answer=answer)
         return decided if isinstance(decided, Fault) else self._whole(decided)
 
     def passkey_request(self, reference: str, answer: str | None) -> PasskeyRequest | Fault:

@@ -203,6 +203,11 @@ class RequestService:
             await self._inbox.withdraw(approval.id)
         return request
 
+    def maybe_approval_id(self, request: Request) -> str | None:
+        """What waits for an expert because of the request."""
+        found = self._inbox.find(request.filed_by, _digest(request))
+        return found.id if found is not None and found.status is Status.PENDING else None
+
     async def look(self) -> None:
         """Raises the reviews of provisional entries that are soon due (REG-5-13). Asked again and again."""
         state = self._state

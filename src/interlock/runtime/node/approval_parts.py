@@ -17,6 +17,7 @@ from interlock.runtime.approvals.standing_grants import StandingGrants
 from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.approvals.tool_definitions import Definitions
 from interlock.runtime.base.feed import AsyncFeed
+from interlock.runtime.names.parts import NameParts, make_name_parts
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.safety.codes import Codes
 from interlock.runtime.trust.anchors import Anchors
@@ -40,6 +41,7 @@ class ApprovalParts(msgspec.Struct, frozen=True, kw_only=True):
     expiry: Expiry
     notifier: Notifier
     codes: Codes
+    names: NameParts
 
 
 def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
@@ -72,4 +74,5 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
         expiry=Expiry(inbox),
         notifier=Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=maybe_sent_code),
         codes=codes,
+        names=make_name_parts(plan.data, inbox, anchors, recorder, clock),
     )

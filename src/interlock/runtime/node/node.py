@@ -97,6 +97,7 @@ class Node:
             approvals.definitions,
             approvals.expiry,
             approvals.notifier,
+            approvals.names.reviews,
             calls.gate,
             calls.dispatch.confirmations,
             calls.safety.verification,

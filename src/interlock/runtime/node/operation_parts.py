@@ -22,6 +22,7 @@ from interlock.runtime.operations.grants import GrantOperations
 from interlock.runtime.operations.keys import KeyOperations
 from interlock.runtime.operations.links import LinkOperations
 from interlock.runtime.operations.live import LiveOperations
+from interlock.runtime.operations.names import NameOperations
 from interlock.runtime.operations.node import NodeOperations
 from interlock.runtime.operations.operations import Operations
 from interlock.runtime.operations.rooms import RoomOperations
@@ -111,6 +112,7 @@ def make_operations(
         links=link_operations,
         live=LiveOperations(node_operations, calls.approvals, audit, stores.clock),
         logins=LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url),
+        names=NameOperations(approvals.names),
         node=node_operations,
         passkeys=approvals.passkeys,
         rooms=RoomOperations(rooms.rooms, stores.clock),

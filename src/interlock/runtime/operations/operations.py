@@ -15,6 +15,7 @@ from interlock.runtime.operations.grants import GrantOperations
 from interlock.runtime.operations.keys import KeyOperations
 from interlock.runtime.operations.links import LinkOperations
 from interlock.runtime.operations.live import LiveOperations
+from interlock.runtime.operations.names import NameOperations
 from interlock.runtime.operations.node import NodeOperations
 from interlock.runtime.operations.rooms import RoomOperations
 from interlock.runtime.operations.secrets import SecretOperations
@@ -37,6 +38,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     links: LinkOperations
     live: LiveOperations
     logins: LoginService
+    names: NameOperations
     node: NodeOperations
     passkeys: PasskeyService
     rooms: RoomOperations

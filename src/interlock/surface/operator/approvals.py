@@ -54,6 +54,7 @@ STATUS: Final = ChoiceParameter(
 )
 CLASS: Final = TextParameter(name="class", description="The answer, where the question has several.")
 
+_NAMED: Final = frozenset(["answer_needed", "reason_required", "self_approval", "not_returnable", "unknown_request"])
 _STATUSES: Final = {
     CONFIRMATION_UNKNOWN: 404,
     PROOF_INVALID: 403,
@@ -166,14 +167,17 @@ ENDPOINTS = (
         method="POST",
         path=f"{PATH}/{{id}}",
         handler=decide_approval,
-        summary="Approve or deny.",
+        summary="Approve, deny, or return a request to the registry of names.",
         role="operator",
         own_bodies={"application/json": DecideApproval, FORM: DecideApprovalForm},
         is_page=True,
         redirects=True,
         errors=(
             error_cases.ANSWER_NEEDED,
+            error_cases.REASON_REQUIRED,
+            error_cases.NOT_RETURNABLE,
             error_cases.SELF_APPROVAL,
+            error_cases.PARTY,
             error_cases.FOLDED,
             error_cases.PROOF_INVALID,
             error_cases.PROOF_REQUIRED,
@@ -225,8 +229,9 @@ def _from_form(form: DecideApprovalForm) -> DecideApproval:
 
 
 async def _record_decision(approvals: ApprovalViews, id: str, wanted: DecideApproval, by: str) -> Approval | Fault:
-    if wanted.decision == "deny":
-        return await approvals.deny(id, by=by, reason=wanted.reason)
+    if wanted.decision != "approve":
+        answer = "return" if wanted.decision == "return" else None
+        return await approvals.deny(id, by=by, reason=wanted.reason, answer=answer)
     proof = read_proof_untrusted(wanted.proof) if wanted.proof else None
     if isinstance(proof, Fault):
         return proof
@@ -246,10 +251,11 @@ def find_approval(approvals: ApprovalViews, id: str) -> Approval:
 def fault_rejection(fault: Fault, id: str) -> RejectedRequest:
     data = fault.data or {}
     error = "proof_required" if data.get("reason") == "proof_required" else fault.message
-    if fault.code == INVALID_PARAMS and error != "answer_needed":
+    if fault.code == INVALID_PARAMS and error not in _NAMED:
         error = "invalid_body"
     message = data.get("detail") or fault.message
-    return RejectedRequest(_STATUSES.get(fault.code, 409), error, message, {"approval": id, "code": fault.code, **data})
+    status = 403 if error == "self_approval" else _STATUSES.get(fault.code, 409)
+    return RejectedRequest(status, error, message, {"approval": id, "code": fault.code, **data})
 
 
 async def _events(approvals: ApprovalViews, is_live: Callable[[], bool]) -> AsyncIterator[bytes]:

@@ -62,6 +62,12 @@ PASSKEY_INVALID = ErrorCase("passkey_invalid", 403, "what the browser made is no
 PASSKEY_INVITATION_OVER = ErrorCase("passkey_invalid", 404, "the invitation is used or over")
 PROOF_INVALID = ErrorCase("proof_invalid", 403, "the proof does not hold; details.reason says why")
 PROOF_REQUIRED = ErrorCase("proof_required", 403, "approving this takes a proof")
+PARTY = ErrorCase("self_approval", 403, "a party to a request to the registry of names does not decide it")
+REASON_REQUIRED = ErrorCase("reason_required", 400, "a decision on a request to the registry of names says why")
+NOT_RETURNABLE = ErrorCase("not_returnable", 400, "only requests to the registry of names can be returned")
+NAMES_REFUSED = ErrorCase(
+    "name_taken", 409, "or another reason of the registry: name_syntax, prefix_conflict, not_change_controller, ..."
+)
 REJECTED = ErrorCase("rejected", 409, "the driver's files cannot be used")
 ROOM_EXISTS = ErrorCase("room_exists", 409, "there is a room of this name")
 SELF_PROMOTION = ErrorCase("self_promotion", 403, "the participant is the one who asks")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 app = verb_app("Approve what waits, with your signature.")
 
 Reference = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it begins.", autocompletion=approval_ids)]
-ToolClass = Literal["read_only", "reversible", "irreversible"]
-CLASSES: tuple[ToolClass, ...] = ("read_only", "reversible", "irreversible")
+ToolClass = Literal["read_only", "reversible", "irreversible", "promote", "remove"]
+CLASSES: tuple[ToolClass, ...] = ("read_only", "reversible", "irreversible", "promote", "remove")
 
 
 @verb(
@@ -41,7 +41,8 @@ def approve(
     id: Reference,
     *,
     tool_class: Annotated[
-        ToolClass | None, typer.Option("--class", help="What the tool is, where that is asked.", show_default=False)
+        ToolClass | None,
+        typer.Option("--class", help="What the tool is, or what becomes of a provisional name.", show_default=False),
     ] = None,
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)

@@ -16,6 +16,7 @@ app = verb_app("Say no to what waits.")
     examples="""
     interlock deny 3f9c0a1b
     interlock deny 3f9c0a1b --reason 'not on a Friday'
+    interlock deny 3f9c0a1b --return --reason 'name a revision of the draft'
     """,
 )
 def deny(
@@ -26,6 +27,10 @@ def deny(
         str | None,
         typer.Option("--reason", metavar="TEXT", help="Why; the caller is told.", show_default=False),
     ] = None,
+    return_: Annotated[
+        bool,
+        typer.Option("--return", help="Of a request to the registry: to be revised.", show_default=False),
+    ] = False,
 ) -> None:
     """Say no to what waits.
 
@@ -33,7 +38,7 @@ def deny(
     """
     from interlock.operator_api.requests import DecideApproval
 
-    body = DecideApproval(decision="deny", reason=reason)
+    body = DecideApproval(decision="return" if return_ else "deny", reason=reason)
     done = invocation.node.post("approvals", id, under="", body=body)
     out = invocation.out
     if out.as_json:
@@ -43,4 +48,4 @@ def deny(
     from interlock.surface.cli.terminal.text import one_line
 
     one = done.as_(Approval)
-    out.line(f"denied: {one_line(one.tool)}, asked by {one_line(one.requested_by)}")
+    out.line(f"{'returned' if return_ else 'denied'}: {one_line(one.tool)}, asked by {one_line(one.requested_by)}")

@@ -1,16 +1,20 @@
 """What the registry of names is made of: its state, requests, changes by controllers, and publication."""
 
+from pathlib import Path
+
 import msgspec
 
-from interlock.config.plan import Plan
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.names.actions import NamesActions
 from interlock.runtime.names.changes import ControllerChanges
 from interlock.runtime.names.documents import DocumentFetcher
 from interlock.runtime.names.publishing import Publisher
 from interlock.runtime.names.requests import RequestService
 from interlock.runtime.names.reviews import Reviews
 from interlock.runtime.names.state import RegistryState
-from interlock.runtime.node.approval_parts import ApprovalParts
-from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.trust.anchors import Anchors
 from interlock.store.sqlite.names_log import SqliteNamesLog
 
 
@@ -20,19 +24,19 @@ class NameParts(msgspec.Struct, frozen=True, kw_only=True):
     reviews: Reviews
     changes: ControllerChanges
     publisher: Publisher
-    documents: DocumentFetcher
+    actions: NamesActions
 
 
-def make_name_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) -> NameParts:
-    anchors = approvals.anchors
-    state = RegistryState(SqliteNamesLog(plan.data), stores.recorder, stores.clock)
-    documents = DocumentFetcher(stores.clock)
-    requests = RequestService(state, approvals.inbox, documents.fetch, lambda tool: tuple(anchors.approver_names(tool)))
+def make_name_parts(data: Path, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock) -> NameParts:
+    state = RegistryState(SqliteNamesLog(data), recorder, clock)
+    documents = DocumentFetcher(clock)
+    requests = RequestService(state, inbox, documents.fetch, anchors.approver_names)
+    changes = ControllerChanges(state)
     return NameParts(
         state=state,
         requests=requests,
         reviews=Reviews(state, requests, documents),
-        changes=ControllerChanges(state),
+        changes=changes,
         publisher=Publisher(state, lambda: tuple(sorted(anchors.approver_names("names.*")))),
-        documents=documents,
+        actions=NamesActions(state, requests, changes),
     )

@@ -1,0 +1,121 @@
+"""The registry of tool surface names: entries, requests, prefixes, and what was done with them."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct
+
+NamesAction = Literal[
+    "request",
+    "amend",
+    "cancel",
+    "deprecate",
+    "reinstate",
+    "withdraw",
+    "transfer",
+    "confirm-public",
+    "declare",
+    "end",
+    "consent",
+    "dispute",
+]
+
+
+class NameSummary(Struct, frozen=True, kw_only=True):
+    """An entry by its seven fields, and what a list says beside them."""
+
+    surface_name: Annotated[str, Meta(description="The name.")]
+    specification_reference: Annotated[str, Meta(description="The document that specifies it.")]
+    authentication_scope: Annotated[str, Meta(description="Which credential a server asks for.")]
+    vendor_prefix: Annotated[str, Meta(description="The prefix it falls under, or none.")]
+    change_controller: Annotated[str, Meta(description="Who may change the entry.")]
+    status: Annotated[str, Meta(description="Active, Provisional, Deprecated or Withdrawn.")]
+    first_registered: Annotated[str, Meta(description="On which day.")]
+    source: Annotated[str, Meta(description="Where it was imported from; empty: registered here.")]
+    is_trusted: Annotated[bool, Meta(description="Whether a mismatch with it may be enforced.")]
+    is_overdue: Annotated[bool, Meta(description="Whether its review is late.")]
+    public_confirmed_on: Annotated[str | None, Meta(description="When it was last confirmed to be public.")]
+    is_unconfirmed: Annotated[bool, Meta(description="Public, and not confirmed for 90 days.")]
+
+
+class Names(Struct, frozen=True, kw_only=True):
+    """The entries of the registry, in the order of their names."""
+
+    names: Annotated[tuple[NameSummary, ...], Meta(description="The entries.")]
+    total: Annotated[int, Meta(description="How many the registry has.")]
+    overdue: Annotated[int, Meta(description="How many provisional entries wait for a late review.")]
+    trouble: Annotated[str | None, Meta(description="Why the registry cannot be used.")]
+
+
+class NameDetails(Struct, frozen=True, kw_only=True):
+    """One entry in full."""
+
+    surface_name: Annotated[str, Meta(description="The name.")]
+    entry: Annotated[Raw, Meta(description="The entry as the published JSON has it; null: there is none.")]
+    requests: Annotated[tuple[Raw, ...], Meta(description="The requests about it, oldest first.")]
+    implementations: Annotated[tuple[Raw, ...], Meta(description="Its declared implementations.")]
+    log: Annotated[tuple[Raw, ...], Meta(description="Every step about it, oldest first, where that was asked for.")]
+
+
+class NameFinding(Struct, frozen=True, kw_only=True):
+    """What a machine check found."""
+
+    criterion: Annotated[int, Meta(description="1 to 5; 0: beside them.")]
+    verdict: Annotated[str, Meta(description="fail, revise, needs_expert or note.")]
+    code: Annotated[str, Meta(description="A name that a program can act on.")]
+    reason: Annotated[str, Meta(description="The reason, for people.")]
+
+
+class NameCriterion(Struct, frozen=True, kw_only=True):
+    """One of the five criteria, and what it came to."""
+
+    criterion: Annotated[int, Meta(description="1 to 5.")]
+    says: Annotated[str, Meta(description="What must hold.")]
+    outcome: Annotated[str, Meta(description="pass, needs_expert, revise, fail or not_checked.")]
+
+
+class NameCheck(Struct, frozen=True, kw_only=True):
+    """The machine checks of a request that was not filed."""
+
+    surface_name: Annotated[str, Meta(description="The name.")]
+    criteria: Annotated[tuple[NameCriterion, ...], Meta(description="The five criteria.")]
+    findings: Annotated[tuple[NameFinding, ...], Meta(description="What was found.")]
+
+
+class NameOutcome(Struct, frozen=True, kw_only=True):
+    """What an action on the registry came to."""
+
+    action: Annotated[str, Meta(description="The action.")]
+    subject: Annotated[str, Meta(description="The name, prefix or request it is about.")]
+    kind: Annotated[str, Meta(description="entry, request, consent or implementation.")]
+    state: Annotated[str, Meta(description="The status of the entry, or the state of the request.")]
+    reason: Annotated[str, Meta(description="Why a request was returned.")]
+    approval: Annotated[str | None, Meta(description="What waits for an expert in the inbox.")]
+    document: Annotated[Raw, Meta(description="The entry, request, consent or implementation.")]
+
+
+class NameVerification(Struct, frozen=True, kw_only=True):
+    """Whether a tool keeps to the registered specification of its name."""
+
+    surface_name: Annotated[str, Meta(description="The name.")]
+    verdict: Annotated[
+        str, Meta(description="identical, compatible, input_only, undecided, mismatch, unverifiable, ...")
+    ]
+    is_verified: Annotated[bool, Meta(description="Whether it keeps to it.")]
+    differences: Annotated[tuple[str, ...], Meta(description="Where it does not, or may not.")]
+    notes: Annotated[tuple[str, ...], Meta(description="deprecated, behind, unknown_revision, ...")]
+
+
+class NamePrefix(Struct, frozen=True, kw_only=True):
+    """A vendor prefix. It is held by procedure; no signature proves it."""
+
+    prefix: Annotated[str, Meta(description="The prefix.")]
+    controller: Annotated[str, Meta(description="Who first used it, or was ruled to hold it.")]
+    first_entry: Annotated[str, Meta(description="The entry that used it first.")]
+    since: Annotated[str, Meta(description="Since when.")]
+    ruling: Annotated[str, Meta(description="The dispute that settled it; empty: none.")]
+
+
+class NamePrefixes(Struct, frozen=True, kw_only=True):
+    """The vendor prefixes that entries have used."""
+
+    prefixes: Annotated[tuple[NamePrefix, ...], Meta(description="In the order of the alphabet.")]

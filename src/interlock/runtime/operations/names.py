@@ -1,0 +1,192 @@
+"""The registry of names, for operators: listed, shown, checked, changed and published."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import asdict, replace
+
+from interlock.operator_api.names import (
+    NameCheck,
+    NameCriterion,
+    NameDetails,
+    NameFinding,
+    NameOutcome,
+    NamePrefix,
+    NamePrefixes,
+    Names,
+    NameSummary,
+    NameVerification,
+)
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value
+from interlock.protocol.jsonrpc.errors import CodecError
+from interlock.protocol.names.criteria import CRITERIA, outcome_of
+from interlock.protocol.names.grammar import is_name
+from interlock.protocol.names.judgement import Specification, SurfaceVerdict, judge
+from interlock.protocol.names.life import PUBLIC_DAYS, days_between
+from interlock.protocol.names.model import PUBLIC, Entry
+from interlock.protocol.names.policy import VERIFIED
+from interlock.protocol.names.publication import Form, is_overdue, published_entry
+from interlock.protocol.names.records import Finding, Proposal, Request
+from interlock.protocol.schemas.effort import Effort, EffortSpent
+from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.names.actions import outcome_document
+from interlock.runtime.names.actors import Actor
+from interlock.runtime.names.parts import NameParts
+
+SPECIFICATION: Final = "dev.interlock/specification"
+_NONE: Final = Raw(b"null")
+
+
+class NameOperations:
+    def __init__(self, parts: NameParts) -> None:
+        self._state = parts.state
+        self._requests = parts.requests
+        self._actions = parts.actions
+        self._publisher = parts.publisher
+
+    async def list_all(self, *, only_public: bool = False, status: str | None = None) -> Names:
+        """Raises StoreError."""
+        await self._refresh()
+        registry, today = self._state.registry, self._state.today
+        found = [
+            one
+            for one in registry.in_order()
+            if (not only_public or one.authentication_scope == PUBLIC) and status in (None, one.status.value)
+        ]
+        return Names(
+            names=tuple(self._summary(one, today) for one in found),
+            total=len(registry.entries),
+            overdue=sum(is_overdue(one, today) for one in registry.entries.values()),
+            trouble=self._state.trouble,
+        )
+
+    async def show(self, name: str, *, with_log: bool) -> NameDetails:
+        """Raises NotFound where the registry never heard of the name; StoreError."""
+        await self._refresh()
+        registry = self._state.registry
+        entry = registry.entry(name)
+        requests = [one for one in registry.requests.values() if one.subject == name]
+        steps = await self._state.steps_of(name) if with_log or entry is None else []
+        if entry is None and not requests and not steps:
+            raise NotFound("name", name, list(registry.entries)[:10_000])
+        return NameDetails(
+            surface_name=name,
+            entry=_NONE if entry is None else _raw(published_entry(entry, self._state.today)),
+            requests=tuple(_raw(replace(one, proposal=None)) for one in requests),
+            implementations=tuple(_raw(one) for one in registry.implementations.values() if one.surface_name == name),
+            log=tuple(_raw(replace(step, entry=None)) for step in steps) if with_log else (),
+        )
+
+    async def check(self, name: str, body: Raw) -> NameCheck:
+        """Raises Refused."""
+        try:
+            proposal = msgspec.json.decode(body, type=Proposal)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused("invalid_body", str(error)) from None
+        if proposal.surface_name != name:
+            raise Refused("invalid_body", "the request is for another name")
+        await self._refresh()
+        return name_check(name, await self._requests.check(proposal))
+
+    async def verify(self, name: str, definition: Raw) -> NameVerification:
+        """Raises Refused."""
+        tool = decode_object(definition)
+        if tool is None:
+            raise Refused("invalid_body", "a tool's definition is a JSON object")
+        await self._refresh()
+        return name_verification(self._state.entry(name), name, tool)
+
+    async def act(self, principal: str, action: str, subject: str, body: Raw, override: str) -> NameOutcome:
+        """Raises Refused, NotFound, StoreError."""
+        actor = Actor(principal=principal, override=override.strip())
+        result = await self._actions.act(actor, action, subject, body)
+        made = outcome_document(result)
+        return NameOutcome(
+            action=action,
+            subject=subject,
+            kind=made["kind"],
+            state=made["state"],
+            reason=result.reason if isinstance(result, Request) else "",
+            approval=self._requests.maybe_approval_id(result) if isinstance(result, Request) else None,
+            document=_raw(made[made["kind"]]),
+        )
+
+    async def prefixes(self) -> NamePrefixes:
+        await self._refresh()
+        holders = self._state.registry.holders
+        return NamePrefixes(prefixes=tuple(NamePrefix(**asdict(holders[one])) for one in sorted(holders)))
+
+    async def publish(self, form: Form) -> bytes:
+        await self._refresh()
+        return self._publisher.published(form)
+
+    async def trust(self, by: str, source: str, *, is_trusted: bool) -> Names:
+        """Raises NotFound, Refused, StoreError."""
+        await self._publisher.trust(by, source, is_trusted=is_trusted)
+        return await self.list_all()
+
+    async def _refresh(self) -> None:
+        if self._state.trouble is None:
+            await self._state.refresh()
+
+    def _summary(self, entry: Entry, today: str) -> NameSummary:
+        confirmed = entry.public_confirmed_on or entry.first_registered
+        is_public = entry.authentication_scope == PUBLIC and not entry.source
+        return NameSummary(
+            surface_name=entry.surface_name,
+            specification_reference=entry.specification_reference,
+            authentication_scope=entry.authentication_scope,
+            vendor_prefix=entry.vendor_prefix,
+            change_controller=entry.change_controller,
+            status=entry.status.value,
+            first_registered=entry.first_registered,
+            source=entry.source,
+            is_trusted=self._state.is_trusted(entry),
+            is_overdue=is_overdue(entry, today),
+            public_confirmed_on=entry.public_confirmed_on,
+            is_unconfirmed=is_public and days_between(confirmed, today) >= PUBLIC_DAYS,
+        )
+
+
+def name_check(name: str, findings: tuple[Finding, ...]) -> NameCheck:
+    return NameCheck(
+        surface_name=name,
+        criteria=tuple(
+            NameCriterion(criterion=number, says=says, outcome=outcome_of(number, findings))
+            for number, says in CRITERIA.items()
+        ),
+        findings=tuple(NameFinding(**asdict(one)) for one in findings),
+    )
+
+
+def name_verification(entry: Entry | None, name: str, tool: Mapping[str, Raw]) -> NameVerification:
+    if entry is None:
+        word = SurfaceVerdict.UNREGISTERED if is_name(name) else SurfaceVerdict.NOT_REGISTRABLE
+        return NameVerification(surface_name=name, verdict=word.value, is_verified=False, differences=(), notes=())
+    specifications = tuple(Specification(revision) for revision in entry.revisions)
+    claimed = _claim(tool.get("_meta"))
+    try:
+        judged = judge(entry, specifications, tool.get("inputSchema"), tool.get("outputSchema"), claimed, Effort())
+    except EffortSpent:
+        raise Refused("too_large", "the schemas are too large to be compared") from None
+    return NameVerification(
+        surface_name=name,
+        verdict=judged.verdict.value,
+        is_verified=judged.verdict in VERIFIED,
+        differences=tuple(map(str, judged.differences)),
+        notes=judged.notes,
+    )
+
+
+def _claim(meta: Raw | None) -> object:
+    said = (decode_object(meta) or {}).get(SPECIFICATION) if meta is not None else None
+    try:
+        return None if said is None else decode_value(said)
+    except CodecError:
+        return None
+
+
+def _raw(value: object) -> Raw:
+    return Raw(msgspec.json.encode(value))

@@ -1,0 +1,1 @@
+"""The registry of names from outside: the command line, HTTP, MCP."""

@@ -1,0 +1,197 @@
+"""The registry from the command line: asked for, decided with a proof, changed, published, taken over elsewhere."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interaction.gate.held import ADA, GATED, anchor, proof
+from tests.interaction.harness import RunningNode, running_node
+
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+WIDER = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}, "required": ["q"]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("names")
+
+
+@pytest.fixture(scope="module")
+def node(folder: Path) -> Iterator[RunningNode]:
+    with running_node(folder, {}, GATED + anchor("ada", ADA, "*")) as running:
+        yield running
+
+
+def decide(node: RunningNode, id: str, reason: str = "looked at", answer: str | None = None) -> Any:
+    """An expert's decision: the approver signs what the inbox shows."""
+    shown = node.admin(f"/approvals/{id}")
+    said = {"v": 1, "kind": "request", "tool": shown["tool"], "digest": shown["digest"], "answer": answer}
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    asked = {"aggregator_id": shown["aggregator_id"], "confirmation_id": shown["id"]}
+    signed = proof(asked | {"call_digest": hashlib.sha256(text.encode()).hexdigest()}, ADA)
+    body = {"decision": "approve", "proof": signed, "reason": reason, **({"class": answer} if answer else {})}
+    return node.admin(f"/approvals/{id}", "POST", body)
+
+
+def written(folder: Path, name: str, document: Any) -> str:
+    path = folder / name
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def asked(folder: Path, name: str) -> str:
+    """The file of a request."""
+    return written(
+        folder,
+        f"{name}.json",
+        {
+            "change_controller": "Acme",
+            "specification_reference": "draft-acme-search-03",
+            "authentication_scope": "member-recognition",
+            "vendor_prefix": "acme_",
+            "argument_schema": SCHEMA,
+            "return_schema": SCHEMA,
+            "semantics": "section 2",
+        },
+    )
+
+
+@pytest.mark.req("REG-6-1", "REG-5-1", "REG-5-2", "REG-5-9", "REG-5-11", "REG-5-15", "REG-9-5")
+def test_a_name_is_asked_for_decided_and_shown(node: RunningNode, folder: Path) -> None:
+    fresh = [line.split()[0] for line in node.cli("names", "list").stdout.splitlines()[1:]]
+    gates, handbook, ingest, procedures = fresh
+    assert (gates, handbook, ingest, procedures) == (
+        "org_alter_enforcement_gates",
+        "org_alter_handbook",
+        "org_alter_ingest",
+        "org_alter_sop_registry",
+    )
+    checked = node.cli("names", "check", "Acme.search")
+    assert checked.returncode == 1 and "register the last segment alone: search" in checked.stdout
+    waits = node.cli("names", "request", "acme_search", "--from", asked(folder, "acme_search"), "--json")
+    assert waits.returncode == 3, waits.stderr
+    made = json.loads(waits.stdout)
+    assert made["state"] == "in_review"
+    unsigned = node.admin(f"/approvals/{made['approval']}", "POST", {"decision": "approve", "reason": "yes"})
+    assert unsigned["error"] == "proof_required"
+    silent = decide(node, made["approval"], reason="")
+    assert silent["error"] == "reason_required"  # the reference was not fetched here
+    assert decide(node, made["approval"])["status"] == "done"
+    shown = node.cli("names", "show", "acme_search", "--log").stdout
+    assert "Active" in shown and "accept" in shown and "by expert:ada" in shown
+    again = node.cli("name", "request", "acme_search", "--from", asked(folder, "acme_search"))
+    assert again.returncode == 1 and "is registered to Acme" in again.stderr
+    audited = node.cli("audit", "tail", "--json").stdout
+    assert "names/accept" in audited
+    assert node.cli("audit", "verify").returncode == 0
+
+
+@pytest.mark.req("REG-5-10", "REG-N-2", "REG-N-3")
+def test_a_request_is_returned_with_reasons_or_cancelled(node: RunningNode, folder: Path) -> None:
+    vague = node.cli(
+        "names", "request", "acme_vague", "--from", asked(folder, "acme_vague"), "--scope", "authenticated"
+    )
+    assert vague.returncode == 1 and "authenticated does not say which credential" in vague.stderr
+    made = json.loads(node.cli("names", "request", "acme_list", "--from", asked(folder, "l"), "--json").stdout)
+    bare = node.cli("deny", made["approval"], "--return")
+    assert bare.returncode == 1 and "say why" in bare.stderr
+    assert "returned" in node.cli("deny", made["approval"], "--return", "--reason", "which section?").stdout
+    shown = json.loads(node.cli("names", "show", "acme_list", "--json").stdout)
+    assert [(one["state"], one["reason"]) for one in shown["requests"]] == [("revision_requested", "which section?")]
+    again = node.cli(
+        *("names", "request", "acme_list", "--from", asked(folder, "l"), "--json"),
+        *("--previous", shown["requests"][0]["id"]),
+    )
+    id = json.loads(again.stdout)["document"]["id"]
+    assert "cancelled" in node.cli("names", "cancel", id).stdout
+    over = node.cli("names", "cancel", id)
+    assert over.returncode == 1 and "does not cancel" in over.stderr
+
+
+@pytest.mark.req("REG-7.3-1", "REG-7.3-3", "REG-8.2-1", "REG-N-3", "REG-4.1-8", "REG-8.4-2", "REG-7.2-2", "REG-7.2-3")
+def test_each_verb_of_a_controller_and_its_refusal(node: RunningNode, folder: Path) -> None:
+    override = ("--override", "the vendor wrote to us")
+    refusals = (
+        (("deprecate", "acme_search"), "does not act for Acme"),
+        (("withdraw", "acme_search", *override), "at the earliest"),
+        (("reinstate", "acme_search", *override), "cannot be reinstated"),
+        (("transfer", "acme_search", "--to", "Zebra", *override), "no one acts for Zebra"),
+        (("confirm-public", "acme_search", *override), "asks for member-recognition"),
+        (("consent", "zoo_", "--controller", "Zebra", "--until", "2999-01-01"), "zoo_"),
+        (("end", "acme_search", "--by", "x", "--evidence", "y", *override), "x"),
+        (("show", "acme_serch"), "acme_search"),
+        (("amend", "acme_nothing", "--reference", "RFC 1"), "acme_nothing"),
+    )
+    for words, said in refusals:
+        refused = node.cli("names", *words)
+        assert refused.returncode == 1 and said in refused.stderr, (words, refused.stderr)
+    wider = written(folder, "wider.json", WIDER)
+    done = node.cli("names", "amend", "acme_search", "--arguments", wider, *override)
+    assert done.returncode == 0 and "accepted" in done.stdout, done.stderr
+    narrower = written(folder, "narrower.json", SCHEMA)
+    breaking = node.cli("names", "amend", "acme_search", "--arguments", narrower, *override, "--json")
+    assert breaking.returncode == 3, breaking.stderr
+    decide(node, json.loads(breaking.stdout)["approval"])
+    entry = json.loads(node.cli("names", "show", "acme_search", "--json").stdout)["entry"]
+    assert (entry["specification"]["revision"], entry["specification"]["is_breaking"]) == (3, True)
+    assert node.cli("names", "declare", "acme_search", "--by", "Zebra").returncode == 0
+    ended = node.cli("names", "end", "acme_search", "--by", "Zebra", "--evidence", "switched off", *override)
+    assert ended.returncode == 0, ended.stderr
+    assert (
+        node.cli("names", "consent", "acme_", "--controller", "Zebra", "--until", "2999-01-01", *override).returncode
+        == 0
+    )
+    claim = ("--controller", "Zebra", "--evidence", "https://example.org/", "--date", "2020-02-02", "--json")
+    dispute = node.cli("names", "dispute", "acme_", *claim)
+    assert dispute.returncode == 3, dispute.stderr
+    decide(node, json.loads(dispute.stdout)["approval"])
+    held = {one["prefix"]: one["controller"] for one in node.admin("/admin/names/prefixes")["prefixes"]}
+    assert held == {"acme_": "Zebra", "org_alter_": "Alter Meridian Pty Ltd"}
+    assert "Deprecated" in node.cli("names", "deprecate", "acme_search", *override).stdout
+    assert "in the controller's place" in node.cli("names", "show", "acme_search", "--log").stdout
+
+
+@pytest.mark.req("REG-8.1-4", "REG-6-4")
+def test_a_definition_is_compared_with_the_specification(node: RunningNode, folder: Path) -> None:
+    same = written(folder, "same.json", {"name": "acme_search", "inputSchema": SCHEMA, "outputSchema": SCHEMA})
+    assert "identical" in node.cli("names", "verify", "acme_search", same).stdout
+    other = {"type": "object", "properties": {"q": {"type": "integer"}}}
+    wrong = written(folder, "wrong.json", {"name": "acme_search", "inputSchema": other, "outputSchema": SCHEMA})
+    refused = node.cli("names", "verify", "acme_search", wrong)
+    assert refused.returncode == 1 and "mismatch" in refused.stdout and "argument /q" in refused.stdout
+    unknown = node.cli("names", "verify", "org_alter_ingest", same)
+    assert unknown.returncode == 1 and "unverifiable" in unknown.stdout
+
+
+@pytest.mark.req("REG-9-4", "REG-N-5", "REG-9-2", "REG-9-3")
+def test_another_node_mirrors_the_registry_pins_it_and_trusts_it_later(node: RunningNode, folder: Path) -> None:
+    published = folder / "published.json"
+    assert node.cli("names", "publish", "--out", str(published)).returncode == 0
+    digest = f"sha256:{hashlib.sha256(published.read_bytes()).hexdigest()}"
+    other = RunningNode(node.process, node.status_at_start, folder / "other", node.config)  # no node runs there
+    source = ("--source", "https://registry.example.org")
+    wrong = other.cli("names", "import", str(published), *source, "--pin", "sha256:00")
+    assert wrong.returncode == 1 and digest in wrong.stderr
+    done = other.cli("names", "import", str(published), *source, "--pin", digest)
+    assert done.returncode == 0 and "5 entries" in done.stdout and "not trusted" in done.stdout, done.stderr
+    assert other.cli("names", "import", str(published), *source).returncode == 0  # the same again
+    mirrored = json.loads(other.cli("names", "publish").stdout)
+    original = json.loads(published.read_text())
+    assert [one["surface_name"] for one in mirrored["entries"]] == [one["surface_name"] for one in original["entries"]]
+    found = {one["surface_name"]: one.get("source") for one in mirrored["entries"]}
+    assert found["acme_search"] == "https://registry.example.org"
+    taken = node.cli("names", "import", str(published), "--source", "elsewhere")
+    assert taken.returncode == 0, taken.stderr  # what is the same word for word is no conflict
+    changed = published.read_text().replace("draft-acme-search-03", "draft-acme-search-99")
+    (folder / "changed.json").write_text(changed)
+    refused = node.cli("names", "import", str(folder / "changed.json"), "--source", "elsewhere")
+    assert refused.returncode == 1 and "acme_search" in refused.stderr
+    broken = folder / "broken.xml"
+    broken.write_text('<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>')
+    hostile = node.cli("names", "import", str(broken))
+    assert hostile.returncode == 1 and "document type" in hostile.stderr
+    assert node.cli("names", "trust", "nowhere").returncode == 1
+    assert "trusted" in node.cli("names", "trust", "elsewhere").stdout
