@@ -151,13 +151,22 @@ class Adapter:
 
         return declare
 
-    def run(self) -> None:
-        """Serve MCP over standard input and output until it ends."""
+    def run(self, *, http: str | None = None, token: str | None = None) -> None:
+        """Serve MCP over standard input and output until it ends; with `http="127.0.0.1:8000"` at /mcp there instead.
+
+        `token`: which HTTP clients have to bring (`Authorization: Bearer`); an address that others reach needs one.
+        Raises ValueError for an address that is none, or has none.
+        """
         from interlock.aql.server import serve_stdio
 
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-        asyncio.run(serve_stdio(self))
+        if http is None:
+            asyncio.run(serve_stdio(self))
+            return
+        from interlock.aql.http_server import run_http
+
+        run_http(self, http, token)
 
     def _declare(self, category: Category, function: Any, options: dict[str, Any]) -> Any:
         def declare(function: _Function) -> _Function:

@@ -51,6 +51,10 @@ async def serve_stdio(adapter: "Adapter") -> None:
     line = _Line(make_offer(adapter))
     line.begin(await open_standard(line, REQUEST_BYTES_MAX))
     await line.closed.wait()
+    cancel_executions(adapter)
+
+
+def cancel_executions(adapter: "Adapter") -> None:
     for execution in adapter.executions:
         if execution.ended_at is None:  # AQL-2.3.3-3
             execution.cancel()
@@ -90,7 +94,7 @@ class _Line:
         try:
             message = decode_untrusted(data)
         except CodecError as error:
-            self._send(_answer_unreadable(data) or encode_fault(error.message_id, error.fault))
+            self._send(answer_unreadable(data) or encode_fault(error.message_id, error.fault))
             return
         match message:
             case Request():
@@ -112,7 +116,7 @@ class _Line:
         return self._pipe is not None and self._pipe.send(message)
 
 
-def _answer_unreadable(data: bytes) -> bytes | None:
+def answer_unreadable(data: bytes) -> bytes | None:
     """4.7.1: the envelope, where bytes that are no UTF-8 stand in a tools/call that can be read around them."""
     try:
         data.decode()

@@ -87,7 +87,7 @@ class McpServer:
         self._running: dict[bytes, tuple[asyncio.Task[None] | None, Context]] = {}  # no task: not to be interrupted
         self._listens: dict[bytes, None] = {}
         self._open = True
-        self._agreed = LEGACY_VERSIONS[-1]  # the revision of a legacy client
+        self.agreed = LEGACY_VERSIONS[-1]  # the revision of a legacy client
 
     def leave(self) -> None:
         """The link is gone. Calls go on: half of an irreversible deed is worse than one whose answer is lost."""
@@ -142,7 +142,7 @@ class McpServer:
 
     def _revision(self, climbed: Climbed) -> str:
         said = climbed.meta.get(META_VERSION)
-        return self._agreed if said is None else maybe_string(said) or MODERN_VERSIONS[0]
+        return self.agreed if said is None else maybe_string(said) or MODERN_VERSIONS[0]
 
     def _discover_result(self) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -152,9 +152,9 @@ class McpServer:
         return found if self._offer.instructions is None else {**found, "instructions": self._offer.instructions}
 
     def _initialize_result(self, climbed: Climbed) -> dict[str, Any]:
-        self._agreed = negotiate_legacy(maybe_string(climbed.params.get("protocolVersion")) or "")
+        self.agreed = negotiate_legacy(maybe_string(climbed.params.get("protocolVersion")) or "")
         found: dict[str, Any] = {
-            "protocolVersion": self._agreed,
+            "protocolVersion": self.agreed,
             "capabilities": {"tools": {"listChanged": True}},
             "serverInfo": self._offer.info,
         }
@@ -278,3 +278,10 @@ def _read(request: Request) -> Climbed | Fault:
 
 def _is_modern(climbed: Climbed) -> bool:
     return META_VERSION in climbed.meta
+
+
+def is_modern(request: Request) -> bool:
+    """Of which era a request is that was not read yet."""
+    params = decode_object(request.params) if request.params else None
+    meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
+    return request.method == DISCOVER or (meta is not None and META_VERSION in meta)

@@ -19,7 +19,8 @@ from interlock.protocol.aql.model import Category, Operation, Parameter, Returns
 from interlock.protocol.aql.results import maybe_envelope_data, read_result
 from interlock.protocol.aql.tool_names import snake, suffixed
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
-from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.eras import LATEST_MODERN, Era
+from interlock.protocol.mcp.methods import META_CAPABILITIES, META_VERSION
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.caller import Caller, Principal, view_key
@@ -33,7 +34,7 @@ OPERATIONS_MAX: Final = 1000  # of one server
 ANSWER_S: Final = 30.0
 SETTLE_S: Final = 3.0  # how long the first list of a client waits for them
 _FIRST: Final = ("read", "discover", "inspect", "")  # which endpoint is asked first
-_META: Final = {"io.modelcontextprotocol/clientCapabilities": Raw(b"{}")}
+_META: Final = {META_VERSION: Raw(encode_value(LATEST_MODERN)), META_CAPABILITIES: Raw(b"{}")}
 
 
 class _Answer:
@@ -150,9 +151,10 @@ class LiftedServers:
         principal = Principal("local", "admin")
         key = view_key(principal, only=None, names="qualified", declares_extension=True)
         arguments = Raw(encode_value({"operation": "introspect", "params": params}))
-        asked = {"name": Raw(encode_value(route.qualified)), "arguments": arguments}
+        meta = dict(_META)
+        asked = {"name": Raw(encode_value(route.qualified)), "arguments": arguments, "_meta": meta}
         answer = _Answer()
-        dispatch.call_tool(Caller(principal, Era.MODERN, "aql", key), b'"aql"', asked, dict(_META), answer)
+        dispatch.call_tool(Caller(principal, Era.MODERN, "aql", key), b'"aql"', asked, meta, answer)
         try:
             message = await asyncio.wait_for(answer.future, ANSWER_S)
         except TimeoutError:
