@@ -27,8 +27,9 @@ topic = "few"
 proposals_pending = 2
 
 [[room]]
-topic = "brief"
-proposal_ttl_s = 10
+topic = "mixed"
+full = ["client:alice"]
+members = ["client:newcomer"]
 
 [[room]]
 topic = "untracked"
@@ -290,3 +291,113 @@ async def test_rooms_enforce_without_the_tracker_and_a_target_must_be_there(node
         head = f'"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","to":["{robot.name}"],"kind":"mcp/proposal"'
         await agent.socket.send(f'{{{head},"payload":{doubled}}}')
         assert (await agent.until(event="error"))["payload"]["code"] == "invalid_proposal"
+
+
+@pytest.mark.req("X-9.1-1", "X-3.1-4", "X-7.1-2")
+async def test_the_workflow_of_a_restricted_agent(node: RunningNode, person: Person) -> None:
+    """MCPx 9.1, step by step."""
+    async with joined(node, "restricted", "full", "restricted") as (agent, robot, bystander):
+        blocked = await agent.send("mcp", {"jsonrpc": "2.0", "id": 1, **WATER}, to=[robot.name])
+        violation = await agent.until(kind="mcp", correlation_id=blocked)
+        assert violation["payload"]["error"]["code"] == -32001
+        proposal = await propose(agent, robot, {**WATER, "reason": "it is dry"})
+        for one in (robot, bystander):
+            assert (await one.until(kind="mcp/proposal"))["id"] == proposal
+        waiting = await person.waiting(proposal)
+        await asyncio.to_thread(person.decide, waiting["id"], "approve", reason="go on")
+        asked = await answer(robot, result={"content": [{"type": "text", "text": "watered"}]})
+        for one in (agent, bystander):
+            assert (await one.until(kind="mcp", correlation_id=asked["id"]))["payload"]["result"]
+            assert (await one.until(event="proposal_fulfilled"))["correlation_id"] == proposal
+        requests = [one for one in robot.heard if one["kind"] == "mcp" and "method" in one["payload"]]
+        assert [one["id"] for one in requests] == [asked["id"]]  # it ran once, and the blocked one never
+        whole = node.admin(f"/approvals/{waiting['id']}")
+        assert (whole["status"], whole["outcome"], whole["decision"]["reason"]) == ("done", "ok", "go on")
+
+        def trail() -> Any:
+            """Once the answer is in it: what is no decision is written within a second."""
+            lines = [json.loads(line) for line in node.cli("audit", "export").stdout.splitlines()]
+            found = [one.get("record", one) for one in lines]
+            return found if any(one.get("correlation_id") == asked["id"] for one in found) else None
+
+        records = await asyncio.to_thread(wait_for, trail)
+        named = [
+            one for one in records if proposal in (one.get("envelope"), one.get("correlation_id"), one.get("proposal"))
+        ]
+        steps = [
+            (one["method"], one["who"]) for one in named if one["method"] not in ("approvals/raise", "approvals/move")
+        ]
+        assert steps == [
+            ("rooms/publish", f"room:{agent.name}"),
+            ("approvals/approve", "local"),
+            ("rooms/publish", "operator:ada"),
+        ]
+        decision = next(one for one in named if one["method"] == "approvals/approve")
+        assert decision["anchor"] == "ada" and decision["jti"]
+        replied = [one for one in records if one.get("correlation_id") == asked["id"]]
+        assert [one["who"] for one in replied] == [f"room:{robot.name}"] and replied[0]["args_sha256"]
+
+
+@pytest.mark.req("X-9.2-1", "X-5.1-5")
+async def test_trust_is_promoted_on_the_same_connection(node: RunningNode, person: Person) -> None:
+    """MCPx 9.2, step by step."""
+    async with joined(node, "restricted", "full", "full") as (agent, robot, human):
+        request = {"jsonrpc": "2.0", "id": 5, **WATER}
+        for _ in range(2):
+            proposal = await propose(agent, robot)
+            await person.waiting(proposal)
+            await human.send("mcp", request, to=[robot.name], correlation_id=proposal)
+            await answer(robot)
+            await agent.until(event="proposal_fulfilled")
+        seen = [
+            one for one in node.admin("/approvals?kind=proposal&status=done")["approvals"] if one["agent"] == agent.name
+        ]
+        assert len(seen) == 2
+        promoted = node.admin(f"/admin/participants/{agent.name}/promote", "POST", {"reason": "two good ones"})
+        assert promoted["newPrivilege"] == "full"
+        direct = await agent.send("mcp", request, to=[robot.name])
+        assert (await answer(robot))["id"] == direct
+        assert (await agent.until(kind="mcp", correlation_id=direct))["payload"]["result"] == {"content": []}
+        node.admin(f"/admin/participants/{agent.name}/demote", "POST", {})
+        refused = await agent.send("mcp", request, to=[robot.name])
+        assert (await agent.until(kind="mcp", correlation_id=refused))["payload"]["error"]["code"] == -32001
+
+
+@pytest.mark.req("X-9.3-1", "X-6.2-1", "X-5.1-2", "X-5.1-3", "X-5.3-1")
+async def test_people_and_agents_of_different_trust_work_in_one_room(node: RunningNode) -> None:
+    """MCPx 9.3: by identity rule, token, default and token."""
+    clients = {
+        name: str(node.admin("/admin/tokens", "POST", {"name": name, "for": "client"})["token"])
+        for name in ("alice", "newcomer")
+    }
+    expected = {"client:alice": "full", "established": "full", "client:newcomer": "restricted", "outside": "restricted"}
+    secrets = {
+        "client:alice": clients["alice"],
+        "established": token(node, "established", "mixed", "full"),
+        "client:newcomer": clients["newcomer"],
+        "outside": token(node, "outside", "mixed"),
+    }
+    there: dict[str, Bare] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        for name, secret in secrets.items():
+            there[name] = await Bare.join(node, "mixed", secret)
+            stack.push_async_callback(there[name].leave)
+            welcome = (await there[name].next())["payload"]
+            assert welcome["participant"] == {"id": name, "privilege": expected[name]}
+        roster = {one["id"]: one["privilege"] for one in welcome["participants"]} | {
+            name: welcome["participant"]["privilege"]
+        }
+        assert roster == expected
+        for name, one in there.items():
+            for kind, payload in (
+                ("mcp", {"method": "notifications/x"}),
+                ("mcp/proposal", WATER),
+                ("chat", {"text": "x"}),
+            ):
+                id = await one.send(kind, payload)
+                passes = kind != "mcp" or expected[name] == "full"
+                if passes:
+                    for other in there.values():
+                        assert (await other.until(id=id))["from"] == name
+                else:
+                    assert (await one.until(kind="mcp", correlation_id=id))["payload"]["error"]["code"] == -32001
