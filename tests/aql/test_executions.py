@@ -160,12 +160,17 @@ async def execute_job() -> str:
     except asyncio.CancelledError:
         return "late"
 
+@adapter.execute(long_running=True)
+async def execute_quick() -> str:
+    "Ends before the client leaves."
+    return "in time"
+
 async def main():
     await serve_stdio(adapter)
-    (left,) = adapter.executions
+    left, done = adapter.executions
     at_the_end = left.answer()
     await left.task
-    print(at_the_end["status"], left.answer() == at_the_end, file=sys.stderr)
+    print(at_the_end["status"], left.answer() == at_the_end, done.answer()["status"], file=sys.stderr)
 
 asyncio.run(main())
 """
@@ -177,13 +182,15 @@ async def test_what_runs_when_the_client_leaves_is_cancelled_and_stays_so() -> N
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", STUBBORN, **pipes)
     assert server.stdin is not None and server.stdout is not None
     greeting = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    call = {"name": "mcp_aql_execute", "arguments": {"operation": "execute_job"}}
-    asked = {"name": "mcp_aql_read", "arguments": {"operation": "list_executions"}}
-    for method, params in (("initialize", greeting), ("tools/call", call), ("tools/call", asked)):
+    calls = [
+        {"name": f"mcp_aql_{family}", "arguments": {"operation": name}}
+        for family, name in (("execute", "execute_job"), ("execute", "execute_quick"), ("read", "list_executions"))
+    ]
+    for method, params in (("initialize", greeting), *(("tools/call", call) for call in calls)):
         server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n")
         answer = json.loads(await server.stdout.readline())
     assert answer["result"]["structuredContent"]["data"]["items"][0]["status"] == "running"
-    assert (await server.communicate(b""))[1] == b"cancelled True\n"
+    assert (await server.communicate(b""))[1] == b"cancelled True completed\n"
 
 
 @pytest.mark.req("AQL-8.4.4-1", "AQL-8.4.4-2", "AQL-8.4.4-3", "AQL-8.4.4-4", "AQL-8.4.1-1", "AQL-8.5.1-2")

@@ -133,7 +133,9 @@ def test_input_is_needed_and_is_an_object(library: Library) -> None:
     missing = library.ask("update", "update_document", params={"resource_id": "a", "title": "x"})["error"]
     assert missing["code"] == "VALIDATION_MISSING_PARAM"
     assert missing["details"]["param_name"] == "input"
-    assert missing["details"]["unknown_params"] == ["title"]
+    assert missing["details"]["unknown_params"] == ["title"] and "Did you mean" not in missing["message"]
+    near = library.ask("update", "update_document", params={"resource_id": "a", "imput": {}})["error"]
+    assert "Did you mean 'input'?" in near["message"]
     for wrong, word in ((None, "null"), ([], "array"), ("{}", "string"), (1, "number")):
         error = library.ask("update", "update_document", params={"resource_id": "a", "input": wrong})["error"]
         assert error["code"] == "VALIDATION_INVALID_TYPE"

@@ -78,6 +78,7 @@ def test_a_parameter_name_that_is_not_snake_case_is_refused(name: str) -> None:
 @pytest.mark.req("AQL-8.5.4-1")
 def test_a_reserved_name_is_refused_with_its_clause() -> None:
     assert len(RESERVED_BY_VERSION[SPEC_VERSION]) == 7
+    assert check_operation(operation("get_agent")) is None
     for name in RESERVED_BY_VERSION[SPEC_VERSION]:
         assert "8.5.4" in (check_operation(operation(name)) or "")
         assert check_operation(operation(name), may_be_reserved=True) is None

@@ -243,6 +243,7 @@ def test_a_resource_is_a_closed_object(resource: dict[str, Any], pointer: str) -
 def test_a_ref_kind_has_an_id() -> None:
     resource = {"uri_template": "x:{a}", "integrate_as": "ref_kind"}
     assert errors(driver(resources=[resource])) == [("schema_invalid", "/resources/0/ref_kind_id")]
+    assert errors(driver(resources=[{**resource, "integrate_as": "raw"}])) == []
 
 
 @pytest.mark.req("AIP-front-7")

@@ -227,7 +227,14 @@ def test_a_path_to_what_an_open_output_schema_does_not_name_is_unverified() -> N
 def test_a_text_for_an_array_is_refused_with_the_hint_to_parse_it() -> None:
     (problem,) = refused(entry("$.content"), promising({"type": "array"}, PATH), LIST_DIRECTORY)
     assert "the contract has array, the server has string" in problem.message
-    assert "result_parse" in problem.hint
+    assert "add result_parse" in problem.hint
+    number = giving(takes("p", "q", p=PAIR, q=STRING))
+    for one, promise, tool in (
+        (entry("$.p[1]"), promising(STRING), number),
+        (entry("$.content", result_parse={"from": "text"}), promising({"type": "array"}, PATH), LIST_DIRECTORY),
+    ):
+        (problem,) = refused(one, promise, tool)
+        assert "add result_parse" not in problem.hint  # it would not help, or is there
 
 
 @pytest.mark.req("AIP-tools-6")
@@ -299,7 +306,7 @@ def test_a_tool_that_says_it_only_reads_relaxes_nothing() -> None:
     )
 
 
-@pytest.mark.req("AIP-tools-8", "AIP-tools-2")
+@pytest.mark.req("AIP-tools-8", "AIP-tools-2", "AIP-tools-5")
 @pytest.mark.parametrize(
     ("schema", "wrong"),
     [

@@ -182,6 +182,8 @@ async def test_what_a_client_says_of_itself_in_meta_opens_nothing(here: AgentsHe
 
     assert await steal("delete", "delete_thing", _confirmation=token) == "TOKEN_INVALID"
     assert await steal("create", "verify_challenge", challenge_id=block.challenge_id, code=code) == "TOKEN_INVALID"
+    assert await steal("delete", "delete_thing", _confirmation="conf_none") == "TOKEN_INVALID"  # as if there were none
+    assert await steal("create", "verify_challenge", challenge_id="none", code=code) == "TOKEN_INVALID"
     assert await steal("read", "get_execution", execution_id=execution) == "NOT_FOUND_RESOURCE"
     step = {"element_name": "coder", "nextActionHint": LOOK}
     assert await steal("create", "record_execution_step", **step) == "NOT_FOUND_RESOURCE"

@@ -148,6 +148,7 @@ async def test_a_server_without_prompts_is_not_asked_for_them_and_its_driver_wor
     assert (await here.call("notes__keep").result())["structuredContent"] == {"got": {}}
 
 
+@pytest.mark.req("AIP-prompts-2", "AIP-prompts-3")
 async def test_a_prompt_of_a_skill_is_a_block_of_that_skill(here: ContractPlace) -> None:
     block = {
         "name": "greet",

@@ -186,7 +186,9 @@ def unknown_operation(operation: str, available: Sequence[str] = (), *, because:
     )
 
 
-def endpoint_mismatch(operation: str, expected: str, expected_tool: str, actual: str, actual_tool: str) -> Failure:
+def endpoint_mismatch(
+    operation: str, expected: str, expected_tool: str, actual: str | None, actual_tool: str
+) -> Failure:
     details = {
         "operation": operation,
         "expected_endpoint": expected,

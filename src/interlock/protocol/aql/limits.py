@@ -142,15 +142,15 @@ def _spelling(text: bytes, nul_allowed: bool) -> Failure | None:
     for token in _TOKEN.finditer(text):
         if text[token.start()] != QUOTE or b"\\u" not in token[0]:
             continue
-        high_ends = -1
+        high_ends: int | None = None
         for escape in _ESCAPE.finditer(token[0]):
             point = -1 if escape[1] is None else int(escape[1], 16)
             is_low = 0xDC00 <= point < 0xE000
-            if high_ends >= 0 and not (is_low and escape.start() == high_ends):  # AQL-4.7.1-2
+            if high_ends is not None and not (is_low and escape.start() == high_ends):  # AQL-4.7.1-2
                 return invalid_encoding("request", token.start() + high_ends - 6)
-            if (is_low and high_ends < 0) or (point == 0 and not nul_allowed):  # AQL-4.7.1-2
+            if (is_low and high_ends is None) or (point == 0 and not nul_allowed):  # AQL-4.7.1-2
                 return invalid_encoding("request", token.start() + escape.start())
-            high_ends = escape.end() if 0xD800 <= point < 0xDC00 else -1
-        if high_ends >= 0:  # AQL-4.7.1-2
+            high_ends = escape.end() if 0xD800 <= point < 0xDC00 else None
+        if high_ends is not None:  # AQL-4.7.1-2
             return invalid_encoding("request", token.start() + high_ends - 6)
     return None

@@ -53,11 +53,10 @@ class Validator:
         operation, members = self._operation, request.members
         by_name = operation.by_name
         unknown: list[str] = [name for name in members if name not in by_name]
-        if unknown and not strict:  # AQL-4.6.2-2
+        ignored: tuple[str, ...] = ()
+        if not strict:  # AQL-4.6.2-2
             members, ignored = _respelled(members, unknown, operation)
             unknown = []
-        else:
-            ignored = ()
         missing = [by_name[name] for name in operation.required if name not in members]
         if missing:  # AQL-4.5.3-1
             near = did_you_mean(unknown, [parameter.name for parameter in missing])

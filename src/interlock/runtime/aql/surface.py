@@ -241,7 +241,7 @@ class AqlSurface:
         if family == tool.family:  # AQL-6.2-2 and -3
             return None
         expected = endpoints.tool_of_family(family)
-        return endpoint_mismatch(entry.name, family, expected, tool.family or "", tool.name)  # AQL-6.2-3
+        return endpoint_mismatch(entry.name, family, expected, tool.family, tool.name)  # AQL-6.2-3
 
     def _check(self, caller: Caller, entry: Entry, request: Request) -> tuple[Arguments, Selection | None] | Failure:
         aql = self.adapter.plan.aql
