@@ -1,14 +1,14 @@
 """Participants of rooms as links of the namespace: `rooms.<topic>.<participant>.<tool>` (X-10.1-3)."""
 
 import asyncio
-import functools
 import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.interaction.harness import KNOWS_AX, RunningNode, Wire, running_node
+from tests.interaction.harness import RunningNode, Wire, running_node
+from tests.interaction.rooms.mcp_client import Client, client_token
 from tests.interaction.rooms.mcp_participant import happened, serving
 
 ROOMS = """
@@ -36,44 +36,6 @@ topic = "closed"
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     with running_node(tmp_path_factory.mktemp("rooms"), {}, ROOMS) as started:
         yield started
-
-
-@functools.cache
-def _client_token(node: RunningNode, name: str) -> str:
-    return str(node.admin("/admin/tokens", "POST", {"name": name, "for": "client"})["token"])
-
-
-class Client:
-    """An MCP client beside the participants, in threads of its own."""
-
-    def __init__(self, node: RunningNode, name: str, path: str = "/mcp?names=qualified") -> None:
-        self.wire = Wire(node, path, _client_token(node, name))
-
-    async def tools(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        cursor: dict[str, Any] = {}
-        while True:
-            answer = await asyncio.to_thread(self.wire.modern, "tools/list", cursor, capabilities=KNOWS_AX)
-            result = answer.message["result"]
-            found |= {tool["name"]: tool for tool in result["tools"] if tool["name"].startswith("rooms.")}
-            if "nextCursor" not in result:
-                return found
-            cursor = {"cursor": result["nextCursor"]}
-
-    async def until(self, check: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        async with asyncio.timeout(20):
-            while True:
-                listed = await self.tools()
-                if check(listed):
-                    return listed
-                await asyncio.sleep(0.02)
-
-    async def until_listed(self, *names: str) -> dict[str, Any]:
-        return await self.until(lambda listed: set(names) <= listed.keys())
-
-    async def call(self, name: str, **arguments: Any) -> Any:
-        params = {"name": name, "arguments": arguments}
-        return (await asyncio.to_thread(self.wire.modern, "tools/call", params)).message
 
 
 MakeClient = Callable[..., Client]
@@ -205,8 +167,8 @@ async def test_a_call_that_is_taken_back_is_taken_back_in_the_room(node: Running
         await alice.until_listed(name)
         one.answer = lambda asked: []
         with (
-            Wire(node, token=_client_token(node, "alice")) as legacy,
-            Wire(node, token=_client_token(node, "alice")) as other,
+            Wire(node, token=client_token(node, "alice")) as legacy,
+            Wire(node, token=client_token(node, "alice")) as other,
         ):
             legacy.initialize()
             other.session = legacy.session

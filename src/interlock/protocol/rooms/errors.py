@@ -5,7 +5,9 @@ Refusal
                                 from_mismatch, invalid_proposal, invalid_chat, duplicate_id, envelope_too_large
   who may not                   kind_not_allowed, privilege_violation, not_proposer, self_approval
   what is over                  already_claimed, proposal_expired, unknown_proposal
-  what to wait for              rate_limited, unavailable, target_absent
+  what to wait for              rate_limited, unavailable, target_absent, room_full
+  which is not there            unknown_topic, history_gap
+  whose arguments are at fault  input_invalid (of a room tool)
 """
 
 from typing import Any, Final, Literal
@@ -36,6 +38,10 @@ Code = Literal[
     "privilege_violation",
     "self_promotion",
     "unavailable",
+    "unknown_topic",
+    "room_full",
+    "history_gap",
+    "input_invalid",
 ]
 
 # MCPx 4.4.2, to the letter.

@@ -115,6 +115,7 @@ class Node:
             self.rooms.rooms,
             self.rooms.links,
             self.rooms.node,
+            self.rooms.tools,
             self._endpoints,
             links.reaper,
             links.servers,

@@ -12,8 +12,11 @@ from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.front_parts import FrontParts
 from interlock.runtime.node.link_parts import LinkParts
 from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.rooms.leases import Leases
 from interlock.runtime.rooms.node_participant import NodeParticipants
+from interlock.runtime.rooms.participation import Participation
 from interlock.runtime.rooms.room_links import RoomLinks
+from interlock.runtime.rooms.room_tools import RoomTools
 from interlock.runtime.rooms.rooms import Rooms
 
 
@@ -22,6 +25,7 @@ class RoomParts(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: RoomsEndpoint
     links: RoomLinks
     node: NodeParticipants
+    tools: RoomTools
 
 
 def make_room_parts(
@@ -30,10 +34,27 @@ def make_room_parts(
     rooms = Rooms(plan, stores.store, stores.recorder, stores.clock, calls.proposals)
     endpoint = RoomsEndpoint(plan, stores.tokens, rooms, stores.refusals, fronts.bearers, stores.clock)
     room_links = RoomLinks(
-        plan, rooms, calls.catalog, calls.keepers, links.connector_parts, calls.link_events, stores.clock
+        plan,
+        rooms,
+        calls.catalog,
+        calls.keepers,
+        links.connector_parts,
+        calls.link_events,
+        stores.clock,
+        lambda: stores.current.plan.gate.mode != "open",
+    )
+    leases = Leases()
+    tools = RoomTools(
+        plan.ax.root_segment,
+        rooms,
+        calls.catalog,
+        calls.link_events,
+        stores.clock,
+        Participation(rooms, leases, room_links.is_held),
+        leases,
     )
     node = NodeParticipants(rooms, calls.dispatch, calls.proposals, partial(_as_in_a_room, stores.tokens))
-    return RoomParts(rooms=rooms, endpoint=endpoint, links=room_links, node=node)
+    return RoomParts(rooms=rooms, endpoint=endpoint, links=room_links, node=node, tools=tools)
 
 
 def _as_in_a_room(tokens: TokenRegistry, name: str) -> Principal:

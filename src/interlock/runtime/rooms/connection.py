@@ -53,6 +53,8 @@ class Wishes(msgspec.Struct, frozen=True):
 
 
 class RoomConnection:
+    can_answer = True
+
     def __init__(
         self,
         room: Room,

@@ -62,6 +62,8 @@ _PROGRESS: Final = b'"method":"%b"' % PROGRESS.encode()
 class NodeParticipant:
     """The node's place in one room; a `Connected`."""
 
+    can_answer = True
+
     def __init__(
         self, room: Room, dispatch: Dispatch, proposals: Proposals, principal: Callable[[str], Principal]
     ) -> None:

@@ -82,6 +82,10 @@ class Connected(Protocol):
     id: str
     since: int  # the number of the first delivery that is news to it
 
+    @property
+    def can_answer(self) -> bool:
+        """Whether the one behind it hears what is asked of it."""
+
     def deliver(self, delivery: Delivery) -> None: ...
 
     def close(self, code: int, reason: str) -> None: ...

@@ -5,7 +5,7 @@ rooms that a client may join; where none may, nobody is asked anything. Segments
 spelling of MCP-AX; those that would be spelled alike carry a hash, whoever came first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from interlock.config.plan import Plan
@@ -39,7 +39,10 @@ class RoomLinks:
         connector_parts: ConnectorParts,
         events: LinkEvents,
         clock: Clock,
+        is_gated: Callable[[], bool],
     ) -> None:
+        """`is_gated`: whether calls that cannot be undone are held for a person, by the configuration as it is now."""
+        self._is_gated = is_gated
         self._vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
         self._rooms = rooms
         self._catalog = catalog
@@ -111,7 +114,17 @@ class RoomLinks:
 
     def _may_have_link(self, room: Room, seat: Seat) -> bool:
         may_answer = seat.participant.privilege is Privilege.FULL or room.settings.restricted_replies == "allow"
-        return may_answer and seat.participant.id != OWN and self._rooms.may_anyone_join(room)
+        hears = not seat.connections or any(one.can_answer for one in seat.connections)
+        return hears and may_answer and seat.participant.id != OWN and self._rooms.may_anyone_join(room)
+
+    def is_held(self, room: Room, participant: str, tool: str) -> bool:
+        """Whether a call of this tool is held for a person; of one that is not listed, whether such calls are."""
+        if participant == OWN:
+            return False  # its own gate sees to it
+        keeper = self._by_room.get(room, {}).get(participant)
+        listed = [one for one in self._catalog.namespace.link_items if keeper is not None and one.link is keeper.link]
+        found = [route for items in listed for route in items.tools if route.original == tool]
+        return found[0].is_held if found else self._is_gated()
 
     def _name_all(self, room: Room) -> None:
         """Everyone in a room who may have a link has one, under the name that follows from who is there."""

@@ -216,7 +216,7 @@ class Rooms:
         """Who a client is in a room, present or not."""
         id = participant_of(principal)
         seat = room.seats.get(id)
-        if seat is not None:
+        if seat is not None and seat.principal == principal:
             return seat.participant
         return Participant(id=id, privilege=self.settle(room, id, principal, None).privilege)
 

@@ -1,0 +1,202 @@
+"""The tools `rooms.*`: an unmodified MCP client of either era takes part in rooms (X-10.1-4, X-9.1-1)."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.interaction.harness import RunningNode, Wire, running_node
+from tests.interaction.rooms.mcp_client import client_token
+from tests.interaction.rooms.mcp_participant import happened, serving
+from tests.interaction.rooms.participant import Bare, token
+
+ROOMS = """
+[rooms]
+presence_grace_s = 0.1
+per_min = { proposals = 100, chat = 60, envelopes = 2000 }
+
+[[room]]
+topic = "garden"
+members = ["client:agent"]
+full = ["client:alice"]
+
+[[room]]
+topic = "hidden"
+full = ["client:alice"]
+
+[[room]]
+topic = "small"
+full = ["client:alice"]
+max_participants = 1
+
+[[room]]
+topic = "forgetful"
+full = ["client:alice"]
+history_visibility = "none"
+"""
+NAMES = ["fulfil", "join", "leave", "list", "participants", "propose", "read", "reject", "say", "withdraw"]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with running_node(tmp_path_factory.mktemp("tools"), {}, ROOMS) as started:
+        yield started
+
+
+class Member:
+    """A client that calls room tools, in one era or on the AQL surface."""
+
+    def __init__(self, node: RunningNode, name: str, era: str) -> None:
+        self.era = era
+        self.wire = Wire(node, "/mcp/aql-single" if era == "aql" else "/mcp", client_token(node, name))
+        if era == "legacy":
+            self.wire.initialize()
+
+    async def ask(self, method: str, params: dict[str, Any]) -> Any:
+        ask = self.wire.legacy if self.era == "legacy" else self.wire.modern
+        return (await asyncio.to_thread(ask, method, params)).message
+
+    async def tool(self, name: str, **arguments: Any) -> Any:
+        """The content of a call that is no error."""
+        result = await self._call(name, arguments)
+        assert result.get("isError") in (None, False), result
+        return result["structuredContent"]
+
+    async def refused(self, name: str, **arguments: Any) -> str:
+        result = await self._call(name, arguments)
+        assert result["isError"] is True, result
+        return str(result["structuredContent"]["error"])
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+        if self.era != "aql":
+            return (await self.ask("tools/call", {"name": f"rooms__{name}", "arguments": arguments}))["result"]
+        asked = {"operation": f"rooms__{name}", "params": arguments}
+        answer = (await self.ask("tools/call", {"name": "mcp_aql", "arguments": asked}))["result"]
+        told = json.loads(answer["content"][0]["text"])
+        return {"structuredContent": told["data"], "isError": not told["success"]}
+
+
+@pytest.fixture(params=["modern", "legacy"])
+def members(node: RunningNode, request: pytest.FixtureRequest) -> Iterator[tuple[Member, Member]]:
+    alice, agent = Member(node, "alice", request.param), Member(node, "agent", request.param)
+    yield alice, agent
+    alice.wire.close()
+    agent.wire.close()
+
+
+@pytest.mark.req("X-10.1-4")
+async def test_a_client_joins_reads_says_and_leaves(node: RunningNode, members: tuple[Member, Member]) -> None:
+    alice, agent = members
+    bare = await Bare.join(node, "garden", token(node, f"w-{uuid.uuid4().hex[:8]}"))
+    await bare.next()
+    rooms = {one["topic"]: one for one in (await agent.tool("list"))["rooms"]}
+    assert list(rooms) == ["garden"] and rooms["garden"]["you"] == {"id": "client:agent", "privilege": "restricted"}
+    joined = await agent.tool("join", topic="garden")
+    assert joined["you"]["privilege"] == "restricted"
+    assert (await bare.until(kind="presence", event="join"))["payload"]["participant"]["id"] == "client:agent"
+    await agent.tool("join", topic="garden")  # renews
+    said = await alice.tool("say", topic="garden", text="hello", to=["client:agent", "nobody"])
+    assert said["absent"] == ["nobody"]
+    heard = await bare.until(kind="chat")
+    assert (heard["from"], heard["payload"]) == ("client:alice", {"text": "hello"})
+    read = await agent.tool("read", topic="garden", cursor=joined["cursor"])
+    assert [one["envelope"]["payload"] for one in read["messages"]] == [{"text": "hello"}]
+    waiting = asyncio.create_task(agent.tool("read", topic="garden", cursor=read["cursor"], wait_s=20))
+    await asyncio.sleep(0.05)
+    await bare.say("soon")
+    assert [one["envelope"]["payload"] for one in (await waiting)["messages"]] == [{"text": "soon"}]
+    newest = await agent.tool("read", topic="garden", limit=1)
+    assert [one["envelope"]["payload"]["text"] for one in newest["messages"]] == ["soon"]
+    there = {one["id"] for one in (await agent.tool("participants", topic="garden"))["participants"]}
+    assert "client:agent" in there and "client:alice" not in there
+    assert (await agent.tool("leave", topic="garden"))["left"] is True
+    while (await bare.until(kind="presence", event="leave"))["payload"]["participant"]["id"] != "client:agent":
+        pass
+    assert not [one for one in bare.heard if one["kind"] == "mcp"]  # a lease hears nothing: it is not asked for tools
+    await bare.leave()
+
+
+@pytest.mark.req("X-10.1-4", "X-9.1-1", "X-10.2-1", "X-3.2-1", "X-4.2.1-6")
+async def test_a_restricted_client_proposes_and_a_full_one_carries_it_out(
+    node: RunningNode, members: tuple[Member, Member]
+) -> None:
+    alice, agent = members
+    id = f"p-{uuid.uuid4().hex[:8]}"
+    async with serving(node, id) as robot:
+        proposed = await agent.tool("propose", topic="garden", to=id, tool="echo", arguments={"n": 1}, reason="dry")
+        assert proposed["status"] == "pending"
+        asked = {"topic": "garden", "proposal_id": proposed["proposalId"]}
+        shown = (await alice.tool("read", topic="garden"))["proposals"]
+        (mine,) = [one for one in shown if one["proposalId"] == proposed["proposalId"]]
+        assert {"proposer", "target", "method", "params", "status", "createdAt", "expiresAt"} <= mine.keys()
+        assert await agent.refused("fulfil", **asked) == "privilege_violation"
+        assert await agent.refused("reject", **asked) == "privilege_violation"
+        assert await alice.refused("withdraw", **asked) == "not_proposer"
+        assert not robot.was_called()
+        done = await alice.tool("fulfil", **asked)
+        assert done["status"] == "fulfilled" and done["answer"]["result"]["content"][0]["text"] == "{'n': 1}"
+        assert robot.requests[-1]["from"] == "client:alice"
+        assert robot.requests[-1]["correlation_id"] == proposed["proposalId"]
+        assert await alice.refused("fulfil", **asked) == "already_claimed"
+        waiting = asyncio.create_task(
+            agent.tool("propose", topic="garden", to=id, tool="echo", arguments={"n": 2}, wait_s=20)
+        )
+        await happened(lambda: any(one["kind"] == "mcp/proposal" for one in robot.bare.heard[-2:]))
+        second = next(one["id"] for one in reversed(robot.bare.heard) if one["kind"] == "mcp/proposal")
+        await alice.tool("fulfil", topic="garden", proposal_id=second)
+        assert (await waiting)["status"] == "fulfilled"
+        third = await agent.tool("propose", topic="garden", to=id, tool="echo")
+        assert (await agent.tool("withdraw", topic="garden", proposal_id=third["proposalId"]))["status"] == "withdrawn"
+        fourth = await agent.tool("propose", topic="garden", to=id, tool="echo")
+        rejected = await alice.tool("reject", topic="garden", proposal_id=fourth["proposalId"], reason="unsafe")
+        assert rejected["status"] == "rejected"
+
+
+@pytest.mark.req("X-10.1-4", "X-2.2-3", "X-4.1-3")
+async def test_what_a_client_may_not_or_gets_wrong_is_named(node: RunningNode, members: tuple[Member, Member]) -> None:
+    alice, agent = members
+    for wrong in ({}, {"topic": 3}, {"topic": "garden", "more": 1}, {"topic": "x" * 200}):
+        assert await agent.refused("join", **wrong) == "input_invalid"
+    assert await agent.refused("read", topic="garden", wait_s=26) == "input_invalid"
+    assert await agent.refused("read", topic="garden", cursor=10**15) == "history_gap"
+    assert await agent.refused("propose", topic="garden", to=["a", "b"], tool="x") == "input_invalid"
+    assert await agent.refused("say", topic="garden", text="x" * 70_000) == "invalid_chat"
+    assert await agent.refused("propose", topic="garden", to="a", tool="x" * 1_100_000) == "envelope_too_large"
+    assert await agent.refused("fulfil", topic="garden", proposal_id="never") in ("unknown_proposal",)
+    for topic in ("hidden", "nowhere"):
+        for name in ("join", "leave", "participants", "read"):
+            assert await agent.refused(name, topic=topic) == "unknown_topic"
+        assert await agent.refused("say", topic=topic, text="x") == "unknown_topic"
+    other = await Bare.join(node, "small", token(node, f"s-{uuid.uuid4().hex[:8]}", "small"))
+    await other.next()
+    assert await alice.refused("join", topic="small") == "room_full"
+    await other.leave()
+    before = await alice.tool("read", topic="forgetful")
+    assert before["messages"] == []
+    await alice.tool("say", topic="forgetful", text="x")
+    assert (await alice.tool("read", topic="forgetful"))["messages"] == []
+    assert len((await alice.tool("read", topic="forgetful", cursor=before["cursor"]))["messages"]) == 1
+
+
+@pytest.mark.req("X-10.1-4")
+async def test_they_are_listed_to_those_who_may_join_a_room_alone(node: RunningNode) -> None:
+    for name, expected in (("agent", NAMES), ("stranger", [])):
+        with Wire(node, "/mcp?names=qualified", client_token(node, name)) as wire:
+            listed = wire.modern("tools/list").message["result"]["tools"]
+            assert [tool["name"] for tool in listed if tool["name"].startswith("rooms.")] == [
+                f"rooms.{each}" for each in expected
+            ]
+            called = wire.modern("tools/call", {"name": "rooms.list", "arguments": {}}).message
+            assert ("error" in called) is (name == "stranger")
+
+
+@pytest.mark.req("X-10.1-4")
+async def test_they_are_operations_of_the_aql_surface(node: RunningNode) -> None:
+    alice = Member(node, "alice", "aql")
+    assert {one["topic"] for one in (await alice.tool("list"))["rooms"]} >= {"garden", "hidden"}
+    said = await alice.tool("say", topic="hidden", text="through AQL")
+    read = await alice.tool("read", topic="hidden", cursor=said["cursor"] - 1)
+    assert read["messages"][0]["envelope"]["payload"] == {"text": "through AQL"}
+    alice.wire.close()

@@ -1,0 +1,49 @@
+"""Does presence follow a lease: begun, renewed, ended, and over by itself?"""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from interlock.protocol.rooms.gateway_messages import Stamp
+from interlock.protocol.rooms.participants import Participant, Privilege
+from interlock.runtime.rooms.leases import Lease, Leases
+from interlock.runtime.rooms.room import Room, Seat
+
+AGENT = Participant(id="client:agent", privilege=Privilege.RESTRICTED)
+
+
+class FakeRoom:
+    is_full = False
+
+    def has_place(self, participant: str) -> bool:
+        return not self.is_full
+
+    def __init__(self) -> None:
+        self.seats: dict[str, Seat] = {}
+
+    def stamp(self) -> Stamp:
+        return Stamp("id", "ts")
+
+    def join(self, lease: Lease, who: Participant, principal: str, source: str) -> None:
+        self.seats[who.id] = Seat(who, principal, [lease])
+
+    def leave(self, lease: Lease, participant: str) -> None:
+        self.seats.pop(participant, None)
+
+
+@pytest.mark.req("X-10.1-4")
+async def test_presence_follows_the_lease() -> None:
+    here: Any = FakeRoom()
+    room, leases = cast(Room, here), Leases(lease_s=0.1)
+    assert not leases.renew(room, AGENT.id)
+    assert leases.begin(room, AGENT, "client:agent")
+    for _ in range(3):
+        await asyncio.sleep(0.05)
+        assert leases.renew(room, AGENT.id)
+    assert AGENT.id in here.seats
+    await asyncio.sleep(0.15)
+    assert here.seats == {} and not leases.renew(room, AGENT.id) and not leases.end(room, AGENT.id)
+    assert leases.begin(room, AGENT, "client:agent") and leases.end(room, AGENT.id) and here.seats == {}
+    here.is_full = True
+    assert not leases.begin(room, AGENT, "client:agent")
