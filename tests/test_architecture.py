@@ -70,6 +70,7 @@ ORDER = [
     *("runtime.dispatch.checks", "runtime.dispatch"),
     *("runtime.audience", "runtime.ax", "runtime.aql", "runtime.rooms", "runtime.fronts"),
     "runtime.fronts.rooms",
+    "runtime.fronts.names",
     "runtime.parents",
     "runtime.drivers",
     *("runtime.drivers.install", "runtime.drivers.secrets", "runtime.drivers.workspace", "runtime.drivers.provider"),

@@ -1,14 +1,18 @@
 """The registry from the command line: asked for, decided with a proof, changed, published, taken over elsewhere."""
 
 import hashlib
+import http.client
 import json
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.gate.held import ADA, GATED, anchor, proof
+from tests.interaction.gate.held import ADA, GATED, anchor, proof, token
 from tests.interaction.harness import RunningNode, running_node
+from tests.servers.minting import SigningKey, key, mint
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 WIDER = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}, "required": ["q"]}
@@ -195,3 +199,105 @@ def test_another_node_mirrors_the_registry_pins_it_and_trusts_it_later(node: Run
     assert hostile.returncode == 1 and "document type" in hostile.stderr
     assert node.cli("names", "trust", "nowhere").returncode == 1
     assert "trusted" in node.cli("names", "trust", "elsewhere").stdout
+
+
+def fetch(
+    node: RunningNode, path: str, body: str | None = None, kind: str = "application/json", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    try:
+        sent = {"content-type": kind, **headers} if body is not None else headers
+        connection.request("GET" if body is None else "POST", path, body, sent)
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
+def stated(node: RunningNode, signer: SigningKey, action: str, subject: str, body: Any = None, **changes: Any) -> str:
+    now = time.time()
+    claims = {
+        "iss": "Zoo",
+        "aud": node.status_at_start["node"]["aggregator_id"],
+        "jti": str(uuid.uuid4()),
+        "iat": now,
+        "exp": now + 300,
+        "action": action,
+        "subject": subject,
+        "body": body or {},
+    }
+    return mint(signer, claims | changes, typ="names-statement+jwt")
+
+
+@pytest.mark.req("REG-9-2", "REG-9-3", "REG-9-5", "REG-8.3-2", "REG-7.1-2")
+def test_the_registry_is_read_over_http_with_tags(node: RunningNode) -> None:
+    status, headers, body = fetch(node, "/assignments/mcp-tool-surface-names/mcp-tool-surface-names.xml")
+    assert (status, headers["content-type"]) == (200, "application/xml")
+    tag = headers["etag"]
+    again = fetch(node, "/assignments/mcp-tool-surface-names/mcp-tool-surface-names.xml", **{"if-none-match": tag})
+    assert (again[0], again[2]) == (304, b"")
+    published = node.cli("names", "publish", "--form", "xml").stdout
+    assert published.encode().strip() == body.strip()
+    for form, kind in (("csv", "text/csv"), ("txt", "text/plain"), ("json", "application/json")):
+        status, headers, _ = fetch(node, f"/assignments/mcp-tool-surface-names/mcp-tool-surface-names.{form}")
+        assert status == 200 and headers["content-type"].startswith(kind)
+    listed = json.loads(fetch(node, "/registry/names")[2])
+    assert listed["names"][0]["surface_name"] == "acme_search"
+    assert listed["registry"] == node.status_at_start["node"]["aggregator_id"]
+    shown = json.loads(node.cli("names", "show", "acme_search", "--json").stdout)["entry"]
+    assert json.loads(fetch(node, "/registry/names/acme_search")[2]) == shown
+    revisions = json.loads(fetch(node, "/registry/names/acme_search/revisions")[2])["revisions"]
+    assert [one["revision"] for one in revisions] == [1, 2, 3]
+    prefixes = json.loads(fetch(node, "/registry/prefixes")[2])
+    assert prefixes["held"].startswith("by procedure")
+    for path in ("/registry/names/unknown", "/registry/nothing", "/assignments/x/y.xml", "/registry/requests/x"):
+        status, _, body = fetch(node, path)
+        assert (status, json.loads(body)["error"]) == (404, "not_found")
+    stranger = {"authorization": "Bearer ilc_wrong"}
+    assert fetch(node, "/registry/names", **stranger)[0] == 401
+
+
+@pytest.mark.req("REG-4.1-8", "REG-9-5", "REG-N-3", "REG-5-1")
+def test_a_controller_signs_what_it_asks_for_and_nothing_counts_twice(node: RunningNode, folder: Path) -> None:
+    zoo, mallory = key("EdDSA", "zoo"), key("EdDSA", "mallory")
+    asking = json.loads(Path(asked(folder, "zoo_feed")).read_text())
+    asking |= {"surface_name": "zoo_feed", "change_controller": "Zoo", "vendor_prefix": "zoo_"}
+    asking["controller_key"] = json.dumps(zoo.jwk())
+
+    def post(path: str, statement: str) -> tuple[int, Any]:
+        status, _, body = fetch(node, path, statement, "application/jose")
+        return status, json.loads(body)
+
+    unsigned = fetch(node, "/registry/requests", json.dumps(asking))
+    assert (unsigned[0], json.loads(unsigned[2])["error"]) == (403, "statement_required")
+    refusals = (
+        (stated(node, mallory, "request", "zoo_feed", asking), "not_change_controller"),
+        (stated(node, zoo, "request", "zoo_feed", asking, aud="elsewhere"), "wrong_registry"),
+        (stated(node, zoo, "request", "zoo_feed", asking, exp=time.time() - 60), "statement_expired"),
+        (stated(node, zoo, "withdraw", "zoo_feed", asking), "statement_invalid"),
+        ("rubbish", "statement_invalid"),
+    )
+    for statement, error in refusals:
+        assert post("/registry/requests", statement)[1]["error"] == error
+    status, made = post("/registry/requests", stated(node, zoo, "request", "zoo_feed", asking))
+    assert (status, made["state"]) == (202, "in_review")
+    (waiting,) = [one for one in node.admin("/approvals?kind=request")["approvals"] if one["tool"] == "names.zoo_feed"]
+    assert decide(node, waiting["id"])["status"] == "done"
+    read = json.loads(fetch(node, f"/registry/requests/{made['request']['id']}")[2])
+    assert read["state"] == "accepted"
+    once = stated(node, zoo, "deprecate", "zoo_feed")
+    assert post("/registry/names/zoo_feed/deprecate", once)[1]["state"] == "Deprecated"
+    assert post("/registry/names/zoo_feed/reinstate", stated(node, zoo, "reinstate", "zoo_feed"))[0] == 200
+    assert post("/registry/names/zoo_feed/deprecate", once)[1]["error"] == "statement_replayed"
+    forged = stated(node, mallory, "deprecate", "zoo_feed")
+    assert post("/registry/names/zoo_feed/deprecate", forged) == post("/registry/names/zoo_feed/deprecate", forged)
+    assert post("/registry/names/zoo_feed/deprecate", forged)[0] == 403
+    given = stated(node, zoo, "consent", "zoo_", {"controller": "Acme", "until": "2999-01-01"})
+    assert post("/registry/prefixes/zoo_/consent", given)[0] == 200
+    assert post("/registry/names/zoo_feed/withdraw", stated(node, zoo, "withdraw", "zoo_feed"))[1]["error"] == (
+        "deprecation_too_short"
+    )
+    assert fetch(node, "/registry/requests", "x" * 1_100_000, "application/jose")[0] == 413
+    assert fetch(node, "/registry/requests", "x", "text/plain")[0] == 415
+    claimed = token(node, "reader")
+    assert fetch(node, "/registry/names", authorization=f"Bearer {claimed}")[0] == 200

@@ -9,6 +9,7 @@ from typing import Any, Final
 App = Callable[..., Any]
 Header = tuple[bytes, bytes]
 
+REGISTRY: Final = ("/registry/", "/assignments/")
 _JSON: Final[Header] = (b"content-type", b"application/json")
 _OPEN: Final[list[Header]] = [  # web pages look for these documents before they have any credential
     (b"access-control-allow-origin", b"*"),
@@ -18,9 +19,11 @@ _OPEN: Final[list[Header]] = [  # web pages look for these documents before they
 ]
 
 
-def public_app(settled: Callable[[], bool], documents: Mapping[str, bytes], subservers: App, rooms: App) -> App:
-    """An ASGI application for /healthz, /readyz and the documents, by path; /ax and /v0 have applications of their
-    own."""
+def public_app(
+    settled: Callable[[], bool], documents: Mapping[str, bytes], subservers: App, rooms: App, registry: App
+) -> App:
+    """An ASGI application for /healthz, /readyz and the documents, by path; /ax, /v0 and the registry have applications
+    of their own."""
 
     async def app(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
         if scope["path"] == "/ax":
@@ -28,6 +31,9 @@ def public_app(settled: Callable[[], bool], documents: Mapping[str, bytes], subs
             return
         if scope["path"].startswith("/v0/"):
             await rooms(scope, receive, send)
+            return
+        if scope["path"].startswith(REGISTRY):
+            await registry(scope, receive, send)
             return
         path, method = scope["path"], scope["method"]
         document = documents.get(path)

@@ -22,6 +22,7 @@ from interlock.runtime.fronts.exchange import Head
 from interlock.runtime.fronts.health import public_app
 from interlock.runtime.fronts.http_connection import HttpConnection
 from interlock.runtime.fronts.http_protocol import McpProtocol
+from interlock.runtime.fronts.names.endpoint import NamesEndpoint
 from interlock.runtime.fronts.own_address import OwnAddress, own_address
 from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.fronts.rooms.endpoint import RoomsEndpoint
@@ -55,6 +56,7 @@ class Endpoints:
         public: PublicEndpoint,
         subservers: AxEndpoint,
         rooms: RoomsEndpoint,
+        names: NamesEndpoint,
         bearers: "AccessTokens | None",
         credentials: CredentialService,
         operations: Operations,
@@ -69,6 +71,7 @@ class Endpoints:
         self._public = public
         self._subservers = subservers
         self._rooms = rooms
+        self._names = names
         self._bearers = bearers
         self._credentials = credentials
         self._operations = operations
@@ -127,7 +130,9 @@ class Endpoints:
 
         documents = self._bearers.documents() if self._bearers is not None else {}
         await self._serve(
-            public_app(self._is_ready, documents | self._credentials.documents(), self._subservers, self._rooms),
+            public_app(
+                self._is_ready, documents | self._credentials.documents(), self._subservers, self._rooms, self._names
+            ),
             self._sockets.public,
             http=PublicProtocol,
             ws_max_size=plan.limits.message_bytes,

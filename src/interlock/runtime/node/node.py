@@ -20,6 +20,7 @@ from pathlib import Path
 from interlock.config.plan import Plan
 from interlock.runtime.base.clock import Clock, SystemClock
 from interlock.runtime.base.part import Part, PartStack
+from interlock.runtime.fronts.names.endpoint import NamesEndpoint
 from interlock.runtime.node.approval_parts import make_approval_parts
 from interlock.runtime.node.call_parts import make_call_parts
 from interlock.runtime.node.driver_parts import make_driver_parts
@@ -148,6 +149,15 @@ class Node:
             public=self.fronts.public,
             subservers=self.fronts.subservers,
             rooms=self.rooms.endpoint,
+            names=NamesEndpoint(
+                self.stores.current,
+                self.stores.tokens,
+                self.stores.refusals,
+                self.fronts.bearers,
+                self.stores.clock,
+                self.approvals.names,
+                self.stores.identity.aggregator_id,
+            ),
             bearers=self.fronts.bearers,
             credentials=self.links.credentials,
             operations=self.operations,

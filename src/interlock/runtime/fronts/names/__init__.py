@@ -1,0 +1,1 @@
+"""The registry of names over HTTP: read by clients or by everyone, changed by controllers who sign."""
