@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.gate.held import ADA, GATED, anchor, proof, token
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.gate.held import ADA, GATED, Client, anchor, proof, token
+from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.servers.minting import SigningKey, key, mint
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
@@ -301,3 +301,33 @@ def test_a_controller_signs_what_it_asks_for_and_nothing_counts_twice(node: Runn
     assert fetch(node, "/registry/requests", "x", "text/plain")[0] == 415
     claimed = token(node, "reader")
     assert fetch(node, "/registry/names", authorization=f"Bearer {claimed}")[0] == 200
+
+
+@pytest.mark.req("REG-9-5", "REG-5-9", "REG-7.1-1")
+def test_clients_are_offered_the_registry_as_tools_that_decide_nothing(node: RunningNode, folder: Path) -> None:
+    with Client(node, path="/mcp?names=qualified") as client:
+        assert [one["name"] for one in client.ask("tools/list", {})["result"]["tools"]] == []  # each costs tokens
+        written_before = node.config.read_text()
+        node.config.write_text(written_before + "\n[registry]\ntools = true\n")
+        tools = wait_for(lambda: client.ask("tools/list", {})["result"]["tools"])
+        names = {one["name"]: one for one in tools}
+        assert sorted(names) == ["names.check", "names.lookup", "names.request", "names.verify"]
+        assert names["names.lookup"]["annotations"]["readOnlyHint"] is True
+        found = client.call("names.lookup", {"name": "acme_search"})["structuredContent"]
+        assert found == json.loads(fetch(node, "/registry/names/acme_search")[2])
+        missing = client.call("names.lookup", {"name": "acme_unknown"})
+        assert missing["isError"] and missing["structuredContent"]["error"] == "not_found"
+        checked = client.call("names.check", {"surface_name": "acme_search", "change_controller": "Zebra"})
+        assert checked["structuredContent"]["criteria"][4]["outcome"] == "fail"
+        verified = {"name": "acme_search", "definition": {"inputSchema": SCHEMA, "outputSchema": SCHEMA}}
+        assert client.call("names.verify", verified)["structuredContent"]["verdict"] == "identical"
+        asking = json.loads(Path(asked(folder, "x")).read_text())
+        asking |= {"surface_name": "lion_feed", "change_controller": "Lion", "vendor_prefix": "lion_"}
+        made = client.call("names.request", asking)["structuredContent"]
+        assert made["state"] == "in_review"
+        bad = client.call("names.request", {"surface_name": "a-b", "change_controller": "x"})
+        assert bad["structuredContent"]["error"] == "name_syntax"
+        listed = json.loads(fetch(node, "/registry/names")[2])["names"]
+        assert "lion_feed" not in {one["surface_name"] for one in listed}
+        node.config.write_text(written_before)
+        wait_for(lambda: client.ask("tools/list", {})["result"]["tools"] == [])

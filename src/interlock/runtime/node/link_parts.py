@@ -17,6 +17,7 @@ from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.process_room import ProcessRoom
+from interlock.runtime.names.tools import NamesTools
 from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.configured_servers import Servers
@@ -36,6 +37,7 @@ class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
     subtree: Feed[tuple[str, ...]]  # the ids of the aggregators below this node
     registrar: Registrar
     children: ChildSupervisor
+    names_tools: NamesTools
 
 
 def _started(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerPlan]:
@@ -120,4 +122,5 @@ def make_link_parts(
         subtree=subtree,
         registrar=registrar,
         children=children,
+        names_tools=NamesTools(calls.catalog, calls.link_events, clock, approvals.names, plan),
     )

@@ -111,6 +111,7 @@ class Node:
             links.credentials,
             links.eras,
             links.asking,
+            links.names_tools,
             self._sockets,
             fronts.bearers,
             self.rooms.rooms,

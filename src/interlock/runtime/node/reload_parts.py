@@ -43,7 +43,7 @@ class ReloadSteps:
             "drivers": self._take_drivers,
             "tools": self._take_tools,
             "gate": self._take_tools,
-            "registry": self._take_tools,
+            "registry": self._take_registry,
             "approvals": self._take_approvals,
             "safety": self._take_safety,
             "access": self._take_access,
@@ -94,6 +94,10 @@ class ReloadSteps:
             contracts.replan(new)
             await contracts.restock_all()
         await self._approvals.guard_changes.replan(new)
+
+    async def _take_registry(self, old: Plan, new: Plan) -> None:
+        await self._take_tools(old, new)
+        self._links.names_tools.replan(new)
 
     async def _take_approvals(self, old: Plan, new: Plan) -> None:
         """For what is raised from now on; what waits keeps its time."""

@@ -1,6 +1,5 @@
 """The registry of names, for operators: listed, shown, checked, changed and published."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -9,9 +8,7 @@ from msgspec.structs import asdict, replace
 
 from interlock.operator_api.names import (
     NameCheck,
-    NameCriterion,
     NameDetails,
-    NameFinding,
     NameOutcome,
     NamePrefix,
     NamePrefixes,
@@ -19,23 +16,17 @@ from interlock.operator_api.names import (
     NameSummary,
     NameVerification,
 )
-from interlock.protocol.jsonrpc.codec import decode_object, decode_value
-from interlock.protocol.jsonrpc.errors import CodecError
-from interlock.protocol.names.criteria import CRITERIA, outcome_of
-from interlock.protocol.names.grammar import is_name
-from interlock.protocol.names.judgement import Specification, SurfaceVerdict, judge
+from interlock.protocol.jsonrpc.codec import decode_object
 from interlock.protocol.names.life import PUBLIC_DAYS, days_between
 from interlock.protocol.names.model import PUBLIC, Entry
-from interlock.protocol.names.policy import VERIFIED
 from interlock.protocol.names.publication import Form, is_overdue, published_entry
-from interlock.protocol.names.records import Finding, Proposal, Request
-from interlock.protocol.schemas.effort import Effort, EffortSpent
+from interlock.protocol.names.records import Proposal, Request
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.names.actions import outcome_document
 from interlock.runtime.names.actors import Actor
+from interlock.runtime.names.answers import name_check, name_verification
 from interlock.runtime.names.parts import NameParts
 
-SPECIFICATION: Final = "dev.interlock/specification"
 _NONE: Final = Raw(b"null")
 
 
@@ -148,44 +139,6 @@ class NameOperations:
             public_confirmed_on=entry.public_confirmed_on,
             is_unconfirmed=is_public and days_between(confirmed, today) >= PUBLIC_DAYS,
         )
-
-
-def name_check(name: str, findings: tuple[Finding, ...]) -> NameCheck:
-    return NameCheck(
-        surface_name=name,
-        criteria=tuple(
-            NameCriterion(criterion=number, says=says, outcome=outcome_of(number, findings))
-            for number, says in CRITERIA.items()
-        ),
-        findings=tuple(NameFinding(**asdict(one)) for one in findings),
-    )
-
-
-def name_verification(entry: Entry | None, name: str, tool: Mapping[str, Raw]) -> NameVerification:
-    if entry is None:
-        word = SurfaceVerdict.UNREGISTERED if is_name(name) else SurfaceVerdict.NOT_REGISTRABLE
-        return NameVerification(surface_name=name, verdict=word.value, is_verified=False, differences=(), notes=())
-    specifications = tuple(Specification(revision) for revision in entry.revisions)
-    claimed = _claim(tool.get("_meta"))
-    try:
-        judged = judge(entry, specifications, tool.get("inputSchema"), tool.get("outputSchema"), claimed, Effort())
-    except EffortSpent:
-        raise Refused("too_large", "the schemas are too large to be compared") from None
-    return NameVerification(
-        surface_name=name,
-        verdict=judged.verdict.value,
-        is_verified=judged.verdict in VERIFIED,
-        differences=tuple(map(str, judged.differences)),
-        notes=judged.notes,
-    )
-
-
-def _claim(meta: Raw | None) -> object:
-    said = (decode_object(meta) or {}).get(SPECIFICATION) if meta is not None else None
-    try:
-        return None if said is None else decode_value(said)
-    except CodecError:
-        return None
 
 
 def _raw(value: object) -> Raw:

@@ -133,9 +133,8 @@ class NamesEndpoint:
         registry, today = self._state.registry, self._state.today
         match parts:
             case ["assignments", folder, file] if folder == GROUP:
-                name, _, ending = file.rpartition(".")
-                form = next((form for form in MEDIA_TYPES if form == ending), None)
-                if form is None or name not in (GROUP, f"{GROUP}-1"):
+                form = _FILES.get(file)
+                if form is None:
                     raise NotFound("document", file)
                 return Document(self._publisher.published(form), MEDIA_TYPES[form])
             case ["registry", "names"]:
@@ -253,6 +252,7 @@ class _Named(msgspec.Struct, frozen=True):
     surface_name: str
 
 
+_FILES: Final = {f"{name}.{form}": form for name in (GROUP, f"{GROUP}-1") for form in MEDIA_TYPES}
 _JSON: Final = (b"content-type", b"application/json")
 _UNAUTHORISED: Final = Refusal(
     401,
