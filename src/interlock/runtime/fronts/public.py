@@ -44,6 +44,7 @@ from interlock.runtime.fronts.trusted_proxies import TrustedProxies, source_of
 log = logging.getLogger("interlock.public")
 
 CONNECTIONS_SHARE: Final = 0.5  # of the files this process may open; servers and stores need theirs
+TURN_BYTES: Final = 1024 * 1024  # a message that is longer is read in one turn of the loop and sent on in the next
 
 H_SESSION: Final = b"mcp-session-id"
 _MODERN_HEADERS: Final = frozenset(version.encode() for version in MODERN_VERSIONS)
@@ -316,13 +317,22 @@ class PublicEndpoint:
         exchange.on_gone = lambda: session.detach(exchange)
         session.attach(exchange)
 
-    def _modern_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
+    def _modern_post(
+        self, exchange: Exchange, endpoint: UrlTarget, principal: Principal, request: Climbed | None = None
+    ) -> None:
         head = exchange.head
-        request = None if head.routing is None else climb_plain(exchange.body, head.routing)
         if request is None:
-            request = self._climb(exchange, endpoint, principal)
+            if head.routing is not None:
+                request = climb_plain(exchange.body, head.routing)
             if request is None:
+                request = self._climb(exchange, endpoint, principal)
+                if request is None:
+                    return
+            if len(exchange.body) > TURN_BYTES:  # to read it took a while: others have their turn before it is sent on
+                exchange.protocol.loop.call_soon(self._modern_post, exchange, endpoint, principal, request)
                 return
+        elif exchange.ended:
+            return
         caller = head.caller
         if caller is None or caller.principal is not principal:
             if self._is_postponed(self._modern_post, exchange, endpoint, principal):
