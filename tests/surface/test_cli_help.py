@@ -64,6 +64,7 @@ COMMANDS = [
     ("rooms", "promote"),
     ("rooms", "demote"),
     ("rooms", "disconnect"),
+    ("rooms", "migrate"),
     ("skills",),
     ("skills", "list"),
     ("skills", "show"),

@@ -43,6 +43,27 @@ class RoomConnections(Struct, frozen=True, kw_only=True):
     connections: Annotated[tuple[RoomConnection, ...], Meta(description="Oldest first, participant by participant.")]
 
 
+class ObservedParticipant(Struct, frozen=True, kw_only=True):
+    """A participant whom a mixed room would have refused something."""
+
+    participant: Annotated[str, Meta(description="Who, in the room.")]
+    principal: Annotated[str, Meta(description="Whose credential it came with.")]
+    envelopes: Annotated[int, Meta(description="How many would have been refused; a flood is recorded in part.")]
+    kinds: Annotated[tuple[str, ...], Meta(description="Of which kinds they were.")]
+    first: Annotated[str, Meta(description="When the first came.")]
+    last: Annotated[str, Meta(description="When the last came.")]
+    is_full: Annotated[bool, Meta(description="Whether an admin has made it full since.")]
+    remedy: Annotated[str, Meta(description="The line of the configuration or the command that keeps it working.")]
+
+
+class ObservedRoom(Struct, frozen=True, kw_only=True):
+    """What a mixed room would have refused, by the record of a room in observe mode."""
+
+    topic: Annotated[str, Meta(description="The room.")]
+    mode: Annotated[str, Meta(description="Its mode now.")]
+    participants: Annotated[tuple[ObservedParticipant, ...], Meta(description="By their ids.")]
+
+
 class Promoted(Struct, frozen=True, kw_only=True):
     """A participant that may now send MCP messages."""
 

@@ -152,6 +152,33 @@ async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
         assert node.cli("audit", "verify").returncode == 0
 
 
+@pytest.mark.req("X-8-3", "X-8-1")
+async def test_what_was_observed_is_told_and_kept_working(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        nothing = node.cli("rooms", "migrate", "watched")
+        assert "nothing was observed" in nothing.stdout + nothing.stderr
+        secret = token(node, "other", "watched")
+        client = node.admin("/admin/tokens", "POST", {"name": "planner", "for": "client"})["token"]
+        for one in (await Bare.join(node, "watched", secret), await Bare.join(node, "watched", client)):
+            await one.until(kind="mcp", id=await one.send("mcp", {"id": 1}))
+            await one.leave()
+        told = json.loads(node.cli("rooms", "migrate", "watched", "--json").stdout)["participants"]
+        assert [(one["participant"], one["envelopes"], one["kinds"], one["is_full"]) for one in told] == [
+            ("client:planner", 1, ["mcp"], False),
+            ("other", 1, ["mcp"], False),
+        ]
+        assert told[0]["remedy"] == 'full = ["client:planner"]'
+        assert "--for room --name other --topic watched --participant other --privilege full" in told[1]["remedy"]
+        assert node.cli("rooms", "migrate", "watched", "--plan", "--apply").returncode == 2
+        assert node.cli("rooms", "migrate", "nowhere").returncode == 1
+        assert node.cli("rooms", "migrate", "watched", "--plan").stdout.count("keeps working with: ") == 2
+        assert node.cli("rooms", "migrate", "watched", "--apply").stdout.count("is full by an admin's grant") == 2
+    with running_node(tmp_path, {}, ROOMS.replace('mode = "observe"', 'mode = "mixed"')) as node:
+        one = await Bare.join(node, "watched", secret)
+        await one.until(kind="mcp", id=await one.send("mcp", {"id": 2}))
+        await one.leave()
+
+
 async def test_a_node_that_stops_says_so_to_those_who_are_connected(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         one = await Bare.join(node, "garden", token(node, "agent"))

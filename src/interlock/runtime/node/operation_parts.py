@@ -115,7 +115,7 @@ def make_operations(
         names=NameOperations(approvals.names),
         node=node_operations,
         passkeys=approvals.passkeys,
-        rooms=RoomOperations(rooms.rooms, stores.clock),
+        rooms=RoomOperations(rooms.rooms, stores.audit, stores.recorder, stores.clock),
         secrets=SecretOperations(links.credentials, calls.keepers, links.servers.own, drivers.drivers),
         tokens=TokenOperations(stores.tokens, dismiss),
         tools=ToolOperations(

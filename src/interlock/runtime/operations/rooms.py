@@ -3,6 +3,8 @@
 from interlock.operator_api.rooms import (
     Demoted,
     Disconnected,
+    ObservedParticipant,
+    ObservedRoom,
     Promoted,
     Room,
     RoomConnection,
@@ -12,15 +14,20 @@ from interlock.operator_api.rooms import (
 from interlock.protocol.rooms.participants import Privilege, is_topic
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.rooms.connection import RoomConnection as Connection
+from interlock.runtime.rooms.observed import Observed, observed_in
 from interlock.runtime.rooms.room import Room as LiveRoom
 from interlock.runtime.rooms.rooms import Change
 from interlock.runtime.rooms.rooms import Rooms as RoomRegistry
+from interlock.store.ports import AuditReader
 
 
 class RoomOperations:
-    def __init__(self, rooms: RoomRegistry, clock: Clock) -> None:
+    def __init__(self, rooms: RoomRegistry, audit: AuditReader, recorder: Recorder, clock: Clock) -> None:
         self._rooms = rooms
+        self._audit = audit
+        self._recorder = recorder
         self._clock = clock
 
     def list_all(self) -> Rooms:
@@ -47,6 +54,23 @@ class RoomOperations:
                 if isinstance(one, Connection)
             ),
         )
+
+    async def observed(self, topic: str) -> ObservedRoom:
+        """What the room would have refused as a mixed one. Raises NotFound, StoreError."""
+        room = self._room(topic)
+        found = await observed_in(topic, self._audit, self._recorder)
+        return ObservedRoom(topic=topic, mode=room.settings.mode, participants=tuple(_observed(room, x) for x in found))
+
+    async def migrate(self, topic: str, by: str) -> ObservedRoom:
+        """Makes those full who would be refused something as restricted. Raises NotFound, StoreError."""
+        room = self._room(topic)
+        for one in (await self.observed(topic)).participants:
+            if not one.is_full and one.principal != by:
+                await self._rooms.grant(room, one.participant, Privilege.FULL, by)
+                room.set_privilege(one.participant, Privilege.FULL, by)
+                reason = f"{one.envelopes} envelopes were observed"
+                self._rooms.audit.add("promote", topic, by, "ok", participant=one.participant, reason=reason)
+        return await self.observed(topic)
 
     async def promote(self, participant: str, topic: str | None, by: str, reason: str) -> Promoted:
         """Raises NotFound, Refused, StoreError."""
@@ -113,6 +137,26 @@ class RoomOperations:
             participants=sum(bool(seat.connections) for seat in room.seats.values()),
             envelopes=room.delivered,
         )
+
+
+def _observed(room: LiveRoom, one: Observed) -> ObservedParticipant:
+    remedy = f'full = ["{one.principal}"]'
+    if one.principal.startswith("room:"):
+        name = one.principal.removeprefix("room:")
+        remedy = (
+            f"interlock access token --for room --name {name} --topic {room.topic} --participant {one.participant}"
+            " --privilege full"
+        )
+    return ObservedParticipant(
+        participant=one.participant,
+        principal=one.principal,
+        envelopes=one.envelopes,
+        kinds=tuple(sorted(one.kinds)),
+        first=one.first,
+        last=one.last,
+        is_full=room.granted(one.participant) is Privilege.FULL,
+        remedy=remedy,
+    )
 
 
 def _connection(topic: str, one: Connection, privilege: Privilege) -> RoomConnection:

@@ -1,7 +1,7 @@
 """Rooms at the operator endpoint (MCPx 10.3)."""
 
 from interlock.operator_api.requests import ChangePrivilege, CreateRoom
-from interlock.operator_api.rooms import Demoted, Disconnected, Promoted, Room, RoomConnections, Rooms
+from interlock.operator_api.rooms import Demoted, Disconnected, ObservedRoom, Promoted, Room, RoomConnections, Rooms
 from interlock.runtime.base.operator_errors import Refused
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import BAD_TOPIC, NOT_FOUND, ROOM_EXISTS, SELF_PROMOTION, TOPIC_REQUIRED
@@ -19,6 +19,14 @@ async def create_room(exchange: OperatorExchange[CreateRoom]) -> Room:
 
 async def list_connections(exchange: OperatorExchange[None]) -> RoomConnections:
     return exchange.operations.rooms.connections(exchange.path("topic"))
+
+
+async def show_observed(exchange: OperatorExchange[None]) -> ObservedRoom:
+    return await exchange.operations.rooms.observed(exchange.path("topic"))
+
+
+async def migrate(exchange: OperatorExchange[None]) -> ObservedRoom:
+    return await exchange.operations.rooms.migrate(exchange.path("topic"), exchange.principal)
 
 
 async def promote(exchange: OperatorExchange[ChangePrivilege]) -> Promoted:
@@ -59,6 +67,21 @@ ENDPOINTS = (
         path="/admin/rooms/{topic}/connections",
         handler=list_connections,
         summary="Who is connected to a room.",
+        errors=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="GET",
+        path="/admin/rooms/{topic}/observed",
+        handler=show_observed,
+        summary="What the room would have refused as a mixed one, from the record of its time in observe mode.",
+        errors=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/rooms/{topic}/migrate",
+        handler=migrate,
+        summary="Make those full who would be refused something as restricted.",
+        role="admin",
         errors=(NOT_FOUND,),
     ),
     Endpoint(

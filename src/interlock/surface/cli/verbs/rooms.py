@@ -1,10 +1,11 @@
-"""interlock rooms list | create | show | join | promote | demote | disconnect"""
+"""interlock rooms list | create | show | join | promote | demote | disconnect | migrate"""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.terminal.errors import BadUsage
 from interlock.surface.cli.verbs import rooms_join
 
 if TYPE_CHECKING:
@@ -166,6 +167,54 @@ def disconnect(invocation: Invocation, participant: Participant, *, topic: InRoo
     """Close a participant's connections."""
     answer = invocation.node.post("participants", participant, "disconnect", query=_in(topic))
     _say(invocation, answer, f"disconnected: {participant}")
+
+
+@verb(
+    app,
+    "migrate",
+    examples="""
+    interlock rooms migrate garden
+    interlock rooms migrate garden --apply
+    """,
+)
+def migrate(
+    invocation: Invocation,
+    topic: Topic,
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Only show it. This is the default.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Make those participants full.")] = False,
+) -> None:
+    """Show whom mode "mixed" would refuse something.
+
+    A room with mode = "observe" refuses nothing and records what it would. --apply makes the participants that it
+    names full, so that the mode can be changed to "mixed" without stopping them.
+    """
+    if plan and apply:
+        raise BadUsage("usage", "--plan shows and --apply changes: give one of them")
+    node = invocation.node
+    answer = node.post("rooms", topic, "migrate") if apply else node.get("rooms", topic, "observed")
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.operator_api.rooms import ObservedRoom
+    from interlock.surface.cli.terminal.text import local_time, one_line
+
+    found = answer.as_(ObservedRoom)
+    if not found.participants:
+        out.remark(f"nothing was observed in {topic} that a mixed room would refuse (its mode is {found.mode})")
+        return
+    for one in found.participants:
+        when = f"{local_time(one.first, '%m-%d %H:%M')} to {local_time(one.last, '%m-%d %H:%M')}"
+        out.line(
+            f"{one_line(one.participant)} ({one_line(one.principal)}): {one.envelopes} of kind "
+            f"{', '.join(one.kinds)} would be refused, {when}"
+        )
+        out.line("  is full by an admin's grant" if one.is_full else f"  keeps working with: {one_line(one.remedy)}")
+    if apply:
+        out.remark(f'now mode = "mixed" for {topic} in interlock.toml refuses nothing of theirs')
+    else:
+        out.remark(f"interlock rooms migrate {topic} --apply makes them full")
 
 
 def _change(invocation: Invocation, participant: str, what: str, topic: str | None, reason: str) -> None:
