@@ -185,6 +185,7 @@ def test_a_gap_at_the_end_is_told_when_a_second_has_passed() -> None:
     assert gate.next_deadline() is None
 
 
+@pytest.mark.req("AX-12-4")
 def test_large_notifications_are_bounded_by_their_bytes() -> None:
     drops = Drops()
     gate = NoticeGate("leaf", drops, per_s=1)

@@ -442,7 +442,7 @@ async def test_a_required_client_acts_only_inside_an_execution(here: AgentsHere)
     assert not here.loop.executions.by_owner.get(("client:free", 0))
 
 
-@pytest.mark.req("AQL-8.6.4-6", "AQL-8.7.1-2")
+@pytest.mark.req("AQL-8.6.4-3", "AQL-8.6.4-6", "AQL-8.7.1-2")
 async def test_monitoring_judges_and_stops_nothing(here: AgentsHere) -> None:
     agent = here.agent("client:monitored", "short")
     before = here.loop.plan
@@ -469,6 +469,20 @@ async def test_monitoring_judges_and_stops_nothing(here: AgentsHere) -> None:
     finally:
         here.loop.replan(before)
     assert "status" in types(await agent.directive(LOOK))  # the mode is another
+    paused = here.agent("client:monitored-later")
+    await paused.start()
+    assert (await paused.directive("git push origin main"))["continue"] is False
+    assert await paused.refusal() == "paused"
+    here.loop.replan(SafetyPlan(mode="monitoring", agents=before.agents))
+    try:
+        assert (await paused.directive(LOOK))["continue"] is True
+        await paused.passes()
+    finally:
+        here.loop.replan(before)
+    stopped = here.agent("client:monitored-no-more")
+    await stopped.start()
+    assert (await stopped.directive("drop_table users"))["stopped"] is True
+    assert await stopped.refusal() == "agent_blocked"
 
 
 @pytest.mark.req("AQL-8.6.4-7", "AQL-8.7.1-2")

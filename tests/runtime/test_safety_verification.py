@@ -94,6 +94,7 @@ async def test_a_blocked_agent_does_nothing_until_the_code_is_given(here: Agents
     assert (await failed(agent.verify(id, written))).code == "TOKEN_ALREADY_USED"
     assert "stopped" not in await agent.directive(LOOK)
     await agent.passes()
+    assert await agent.refusal() == "unreported_action"  # as ever
 
 
 async def test_nothing_of_a_blocked_agents_client_passes_beside_calls(here: AgentsHere) -> None:
@@ -161,7 +162,7 @@ async def test_a_verify_pause_names_its_challenge_and_makes_no_second_one(here: 
     assert "autonomy_pause" not in [one["type"] for one in (await agent.directive(LOOK)).get("notifications", [])]
 
 
-@pytest.mark.req("AQL-8.8.3-8", "AQL-8.8.3-7", "AQL-8.7.3-6")
+@pytest.mark.req("AQL-8.8.3-8", "AQL-8.8.3-7", "AQL-8.7.3-6", "AQL-8.6.4-3")
 async def test_a_verify_pause_ends_with_its_challenge(here: AgentsHere) -> None:
     agent = here.agent("client:v5")
     await agent.start()

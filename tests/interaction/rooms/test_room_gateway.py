@@ -13,6 +13,8 @@ from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rooms.participant import CALL, Bare, token
 from websockets.exceptions import InvalidStatus
 
+from interlock.rooms.connection import SENT_BYTES_MAX
+from interlock.runtime.fronts.sockets import FRAME_BYTES_MAX
 from interlock.runtime.rooms.room import NOTICE_EVERY_S
 
 ROOMS = """
@@ -214,6 +216,7 @@ async def test_a_large_envelope_is_refused_and_a_huge_frame_ends_the_connection(
         assert refused["payload"]["details"]["limit"] == 1024 * 1024
         await a.say("x" * 5_000_000)
         assert await a.closed() == 1009
+    assert FRAME_BYTES_MAX == SENT_BYTES_MAX == 4_194_304
 
 
 @pytest.mark.req("X-4-1")
