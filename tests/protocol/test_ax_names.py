@@ -217,6 +217,7 @@ def test_a_qualified_name_of_255_characters_stands_and_one_of_256_is_withheld() 
     assert too_long.name == "e" * 43
     assert "256" in too_long.reason
     assert not is_qualified(fits + "e")
+    assert not is_qualified("a..b") and not is_qualified("a.B")
 
 
 @pytest.mark.req("AX-4.1-1")

@@ -196,6 +196,8 @@ def test_large_notifications_are_bounded_by_their_bytes() -> None:
     assert drops.total == 50 - 1 - 3
     gate.receive(EVENT, Raw(b'"' + b"x" * BUFFER_BYTES_MAX + b'"'), 0)
     assert gate._waiting_bytes == 0
+    gate.receive(EVENT, Raw(b'"' + b"x" * (BUFFER_BYTES_MAX - 2 - len(EVENT)) + b'"'), 0)
+    assert gate._waiting_bytes == BUFFER_BYTES_MAX
 
 
 def test_what_waits_does_not_hold_on_to_the_message_it_was_cut_from() -> None:
