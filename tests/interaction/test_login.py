@@ -28,12 +28,12 @@ class Page:
         there = urlsplit(node.operator_url)
         self.host, self.port = there.hostname or "", there.port or 0
         self.cookie = ""
-        self.csrf = ""
+        self.key = ""
         self.set_cookie = ""
 
     def send(self, method: str, path: str, body: Any = None, **headers: str | None) -> tuple[int, Any]:
         sent: dict[str, str | None] = {"accept": "application/json", "sec_fetch_site": "same-origin"}
-        sent |= {"origin": f"http://{self.host}:{self.port}", "cookie": self.cookie, "x_interlock_csrf": self.csrf}
+        sent |= {"origin": f"http://{self.host}:{self.port}", "cookie": self.cookie, "x_interlock_session": self.key}
         if body is not None:
             sent["content_type"] = "application/json"
         named = {name.replace("_", "-"): text for name, text in (sent | headers).items() if text}
@@ -50,7 +50,7 @@ class Page:
         status, said = self.send("POST", "/login", {"ticket": urlsplit(url).fragment})
         if status == 200:
             (one,) = SimpleCookie(self.set_cookie).values()
-            self.cookie, self.csrf = f"{one.key}={one.value}", said["csrf"]
+            self.cookie, self.key = f"{one.key}={one.value}", said["key"]
         return status, said
 
 
@@ -91,9 +91,9 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites_and_ends(page: Page, no
         ({"sec_fetch_site": "cross-site", "origin": "https://evil.example"}, "bad_origin"),
         ({"sec_fetch_site": "same-site", "origin": "http://localhost:9"}, "bad_origin"),
         ({"sec_fetch_site": None, "origin": None}, "bad_origin"),
-        ({"x_interlock_csrf": None}, "csrf"),
-        ({"x_interlock_csrf": "0" * 32}, "csrf"),
-        ({"x_interlock_csrf": None, "content_type": "application/x-www-form-urlencoded"}, "csrf"),
+        ({"x_interlock_session": None}, "session_key"),
+        ({"x_interlock_session": "0" * 43}, "session_key"),
+        ({"x_interlock_session": None, "content_type": "application/x-www-form-urlencoded"}, "session_key"),
     ],
 )
 def test_a_change_by_cookie_comes_from_the_nodes_own_page(page: Page, changes: dict[str, Any], error: str) -> None:
@@ -101,6 +101,24 @@ def test_a_change_by_cookie_comes_from_the_nodes_own_page(page: Page, changes: d
     status, said = page.send("POST", "/admin/tokens", body, **changes)
     assert (status, said["error"]) == (403, error)
     assert page.send("POST", "/admin/tokens", body)[0] == 201
+
+
+@pytest.mark.parametrize("path", ["/session", "/admin/status", "/admin/events", "/admin/tokens", "/approvals/events"])
+@pytest.mark.parametrize("accept", ["application/json", "text/html", "text/event-stream"])
+def test_the_cookie_alone_is_good_for_nothing(page: Page, path: str, accept: str) -> None:
+    """A browser sends it to every port of the host: another program there would have it."""
+    status, said = page.send("GET", path, accept=accept, x_interlock_session=None)
+    assert (status, said["error"]) == (403, "session_key")
+    cookie = page.cookie.partition("=")[2]
+    assert page.send("GET", path, accept=accept, x_interlock_session=cookie)[0] == 403
+
+
+def test_the_cookie_alone_finds_no_approval(page: Page) -> None:
+    for path in ("/approvals/a", "/approvals/0fce8822", "/approvals/0fce8822/passkey"):
+        assert page.send("GET", path, accept="text/html", x_interlock_session=None)[0] == 403
+    whole = "/approvals/0fce8822-1111-4111-8111-111111111111"
+    assert page.send("GET", whole, accept="text/html", x_interlock_session=None)[0] == 404
+    assert page.send("GET", whole, x_interlock_session=None)[0] == 403
 
 
 def test_a_session_is_listed_revoked_and_makes_no_other(page: Page, node: RunningNode) -> None:
@@ -131,7 +149,7 @@ def test_a_cookie_is_no_token_and_a_token_no_cookie(page: Page, node: RunningNod
 
 def test_a_stream_ends_when_its_session_is_revoked(page: Page, node: RunningNode) -> None:
     with contextlib.closing(http.client.HTTPConnection(page.host, page.port, timeout=20)) as connection:
-        connection.request("GET", "/approvals/events", headers={"cookie": page.cookie})
+        connection.request("GET", "/approvals/events", headers={"cookie": page.cookie, "x-interlock-session": page.key})
         answer = connection.getresponse()
         assert answer.readline() == b": approvals\n"
         page.send("DELETE", "/session")

@@ -56,9 +56,9 @@ class Session(Struct, frozen=True, kw_only=True):
 
     principal: Annotated[str, Meta(description="Who asks.")]
     roles: Annotated[tuple[str, ...], Meta(description="viewer, admin, operator.")]
-    csrf: Annotated[
+    key: Annotated[
         str | None,
-        Meta(description="What a browser sends along with every change, as X-Interlock-Csrf; null: it need not."),
+        Meta(description="What a browser sends along with every request, as X-Interlock-Session; null: it need not."),
     ]
 
 

@@ -97,6 +97,12 @@ def mint(audience: TokenAudience) -> tuple[str, TokenId]:
     return token, _token_id(token_hash(token))
 
 
+def session_cookie(key_untrusted: str) -> str:
+    """The cookie of the browser's session that has this key: computed from it, and never the other way round."""
+    digest = hashlib.sha256(b"session:" + key_untrusted.encode("utf-8", "surrogatepass")).digest()
+    return PREFIXES["browser"] + _base62(int.from_bytes(digest))
+
+
 def token_hash(token_untrusted: str) -> str:
     """The key of the token in the table. Takes any string: a malformed one is in no table."""
     return hashlib.sha256(token_untrusted.encode("utf-8", "surrogatepass")).hexdigest()
@@ -123,14 +129,16 @@ class TokenTable:
         expires_at: float | None = None,
         roles: tuple[str, ...] | None = None,
         room: TokenRoom | None = None,
+        token: str | None = None,
     ) -> tuple[str, TokenRecord]:
-        """Make a token, to be shown once, and its record. A name may be used again: both tokens then bear it."""
+        """Make a token, to be shown once, and its record. A name may be used again: both tokens then bear it. `token`:
+        one that is made already."""
         fault = token_name_fault(name)
         if fault is not None:
             raise BadTokenName(fault)
-        token, token_id = mint(audience)
+        token = mint(audience)[0] if token is None else token
         record = TokenRecord(
-            id=token_id,
+            id=_token_id(token_hash(token)),
             name=name,
             owner=owner,
             audience=audience,

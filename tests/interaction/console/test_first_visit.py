@@ -238,7 +238,8 @@ def test_what_another_page_sends_is_refused(visit: Visit) -> None:
 def test_a_revoked_session_sees_nothing_more(visit: Visit) -> None:
     page = visit.page
     visit.go("/")
-    own = page.evaluate("fetch('/session').then((one) => one.json())")["principal"].partition(":")[2]
+    sent = "{headers: {'X-Interlock-Session': localStorage.getItem('interlock-session')}}"
+    own = page.evaluate(f"fetch('/session', {sent}).then((one) => one.json())")["principal"].partition(":")[2]
     listed = json.loads(visit.node.cli("access", "list", "--json").stdout)["tokens"]
     (session,) = [one["id"] for one in listed if one["id"].startswith(own)]
     assert visit.node.cli("access", "revoke", session).returncode == 0

@@ -3,9 +3,11 @@
 A link holds a ticket that is good once and for a minute. It is minted for a caller that may look already, and the
 session has no role that this caller lacks; the role of an operator is never among them, because being on the machine is
 no proof. Tickets are in memory alone; sessions are in the table of tokens, where they are listed and revoked.
+
+A browser sends its cookie to every port of a host, also to another program's. The cookie alone is therefore good for
+nothing: a session has a key too, which the page that logged in keeps where no other origin reads it, and sends along.
 """
 
-import hashlib
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -15,11 +17,13 @@ import msgspec
 from interlock.runtime.access.tokens import Operator, TokenRegistry
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.recorder import Recorder
-from interlock.store.tokens import ID_LENGTH, TokenRecord, token_hash
+from interlock.store.tokens import ID_LENGTH, TokenRecord, session_cookie, token_hash
 
 TICKET_S: Final = 60.0
 TICKETS_MAX: Final = 16  # the oldest gives way
 TICKET_BYTES: Final = 32
+KEY_BYTES: Final = 32
+KEY_CHARS_MAX: Final = 64
 SESSION_S: Final = 12 * 3600.0
 ROLES: Final = frozenset(("viewer", "admin"))
 NAME: Final = "browser"  # of sessions, in the list of tokens
@@ -39,6 +43,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
     cookie: str
+    key: str
     record: TokenRecord
 
 
@@ -67,9 +72,10 @@ class LoginService:
         now = self._clock.wall()
         if login is None or now >= login.expires_at:
             return None
-        cookie, record = await self._tokens.begin_session(NAME, login.roles, SESSION_S)
+        key = secrets.token_urlsafe(KEY_BYTES)
+        cookie, record = await self._tokens.begin_session(NAME, login.roles, SESSION_S, session_cookie(key))
         await self._recorder.append_now(_login_line(record, now))
-        return BrowserSession(cookie=cookie, record=record)
+        return BrowserSession(cookie=cookie, key=key, record=record)
 
     async def end(self, host: str, cookies: Mapping[str, str]) -> None:
         """Revokes the session of these cookies. Raises StoreError."""
@@ -95,9 +101,11 @@ def cookie_name(host: str, *, is_secure: bool) -> str:
     return f"{SECURE}{own}" if is_secure else own
 
 
-def csrf_token(cookie: str) -> str:
-    """What a page sends along with a change: a script of another page can neither read nor compute it."""
-    return hashlib.sha256(f"csrf:{cookie}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+def is_session_key(key_untrusted: str, host: str, cookies: Mapping[str, str]) -> bool:
+    """Whether it is the key of the session in these cookies."""
+    cookie = maybe_cookie(host, cookies) or ""
+    made = session_cookie(key_untrusted[:KEY_CHARS_MAX])
+    return secrets.compare_digest(made.encode(), cookie.encode("utf-8", "surrogatepass"))
 
 
 def is_browser(principal: str) -> bool:

@@ -178,11 +178,13 @@ class TokenRegistry:
     ) -> tuple[str, TokenRecord]:
         return await self._issue(name, audience, scope or WIDEST[audience], (days or self._days) * DAY_S, room=room)
 
-    async def begin_session(self, name: str, roles: frozenset[str], lasts_s: float) -> tuple[str, TokenRecord]:
+    async def begin_session(
+        self, name: str, roles: frozenset[str], lasts_s: float, cookie: str
+    ) -> tuple[str, TokenRecord]:
         """A browser's session, as the cookie that holds it."""
         await self._table.forget_ended("browser", self._clock.wall())  # they are many and short
         scope: Scope = "write" if "admin" in roles else "read"
-        return await self._issue(name, "browser", scope, lasts_s, tuple(sorted(roles)))
+        return await self._issue(name, "browser", scope, lasts_s, tuple(sorted(roles)), token=cookie)
 
     async def _issue(
         self,
@@ -192,6 +194,7 @@ class TokenRegistry:
         lasts_s: float,
         roles: tuple[str, ...] | None = None,
         room: TokenRoom | None = None,
+        token: str | None = None,
     ) -> tuple[str, TokenRecord]:
         now = self._clock.wall()
         token, record = await self._table.issue(
@@ -203,6 +206,7 @@ class TokenRegistry:
             expires_at=now + lasts_s,
             roles=roles,
             room=room,
+            token=token,
         )
         self._records[token_hash(token)] = record
         return token, record

@@ -19,23 +19,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from interlock.protocol.oauth.client import CALLBACK_PATH
 from interlock.runtime.access.logins import PATH as LOGIN
-from interlock.runtime.access.logins import csrf_token, is_browser, maybe_cookie
+from interlock.runtime.access.logins import is_browser
 from interlock.runtime.access.tokens import credential_of
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.fronts.own_address import THIS_MACHINE, OwnAddress
 from interlock.runtime.operations.operations import Operations
 from interlock.store.ports import StoreError
 from interlock.store.tokens import maybe_audience
-from interlock.surface.operator.approvals import ADMIN, PATH
+from interlock.surface.operator.approvals import ADMIN, PATH, is_approval_page
+from interlock.surface.operator.approvers import PAGE as APPROVERS
 from interlock.surface.operator.console import is_console
 from interlock.surface.operator.endpoint import SOCKET_ROLES, starlette_routes
 from interlock.surface.operator.endpoints import ENDPOINTS
 from interlock.surface.operator.login import SESSION
 from interlock.surface.operator.passkeys import is_invitation
 from interlock.surface.operator.requests import (
-    CSRF_HEADER,
     FORM,
+    KEY_HEADER,
     RejectedRequest,
+    check_key,
     error_answer,
     media_type,
     quoted_text,
@@ -93,7 +95,7 @@ class _OperatorMiddleware:
                 if principal is None:
                     raise _unauthorised_error(request)
                 scope.setdefault("state", {})["principal"] = principal
-                if is_browser(principal) and scope["method"] not in ("GET", "HEAD"):
+                if is_browser(principal):
                     _check_browser(request)
             _check_role(scope)
             await self._app(scope, receive, send)
@@ -114,17 +116,16 @@ class _OperatorMiddleware:
 
 def _check_browser(request: Request) -> None:
     """A browser sends its cookie whatever page makes it ask: of a change it must say where it comes from, and the
-    page must know what only the node's own pages are told. A form is checked for that where it is read."""
-    headers = request.headers
-    if "origin" not in headers and "sec-fetch-site" not in headers:
+    page must know the key of its session. A form is checked for that where it is read; to open a page takes none."""
+    headers, path = request.headers, request.url.path
+    if request.method in ("GET", "HEAD"):
+        if wants_page(request) and (path == APPROVERS or is_approval_page(path)):
+            return
+    elif "origin" not in headers and "sec-fetch-site" not in headers:
         raise RejectedRequest(403, "bad_origin", "a change is taken only from the operator endpoint's own page")
-    if media_type(request) == FORM and request.url.path.startswith(PATH):
+    elif media_type(request) == FORM and path.startswith(PATH):
         return
-    cookie = maybe_cookie(headers.get("host", ""), request.cookies) or ""
-    if not secrets.compare_digest(headers.get(CSRF_HEADER, "").encode(), csrf_token(cookie).encode()):
-        raise RejectedRequest(
-            403, "csrf", f"a browser's session sends {CSRF_HEADER} with a change; GET /session has it"
-        )
+    check_key(request, headers.get(KEY_HEADER, ""))
 
 
 def _with_headers(send: Send) -> Send:

@@ -6,6 +6,7 @@ the approval requires: mostly a proof, which is judged by the runtime, never her
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -22,6 +23,7 @@ from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import Presented, read_proof_untrusted
 from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID, SCOPE_DENIED
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
+from interlock.runtime.access.logins import is_browser
 from interlock.runtime.approvals.views import Ambiguous, ApprovalViews
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.surface.operator import error_cases
@@ -31,7 +33,6 @@ from interlock.surface.operator.parameters import ChoiceParameter, TextParameter
 from interlock.surface.operator.requests import (
     FORM,
     RejectedRequest,
-    csrf_of,
     form_body,
     json_body,
     media_type,
@@ -55,6 +56,7 @@ STATUS: Final = ChoiceParameter(
 CLASS: Final = TextParameter(name="class", description="The answer, where the question has several.")
 
 _NAMED: Final = frozenset(["answer_needed", "reason_required", "self_approval", "not_returnable", "unknown_request"])
+_WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STATUSES: Final = {
     CONFIRMATION_UNKNOWN: 404,
     PROOF_INVALID: 403,
@@ -85,7 +87,7 @@ async def get_approval(exchange: OperatorExchange[None]) -> Approval | Response:
     except NotFound:
         return missing_page("It was never here, or is long over.", 404)
     may_decide = not exchange.roles.isdisjoint((OPERATOR, ADMIN))
-    return approval_page(found, may_decide=may_decide, csrf=csrf_of(exchange.request))
+    return approval_page(found, may_decide=may_decide, is_session=is_browser(exchange.principal))
 
 
 async def ask_passkey(exchange: OperatorExchange[None]) -> PasskeyRequest:
@@ -117,7 +119,11 @@ async def decide_approval(exchange: OperatorExchange[None]) -> Approval | Respon
             raise
         may_decide = error.error not in ("role_required", "bad_origin")
         return approval_page(
-            found, error=error.message, status=error.status, may_decide=may_decide, csrf=csrf_of(exchange.request)
+            found,
+            error=error.message,
+            status=error.status,
+            may_decide=may_decide,
+            is_session=is_browser(exchange.principal),
         )
 
 
@@ -236,6 +242,12 @@ async def _record_decision(approvals: ApprovalViews, id: str, wanted: DecideAppr
     if isinstance(proof, Fault):
         return proof
     return await approvals.approve(id, proof, by=by, reason=wanted.reason, answer=wanted.tool_class, code=wanted.code)
+
+
+def is_approval_page(path: str) -> bool:
+    """Whether it names one approval by its whole id, as links do: a page opens without the key of the session, and
+    who has no key finds no id."""
+    return _WHOLE_ID.fullmatch(path.removeprefix(f"{PATH}/")) is not None
 
 
 def find_approval(approvals: ApprovalViews, id: str) -> Approval:

@@ -59,18 +59,18 @@ def approvals_page() -> Response:
 
 
 def approval_page(
-    one: Approval, *, error: str | None = None, status: int = 200, may_decide: bool = True, csrf: str | None = None
+    one: Approval, *, error: str | None = None, status: int = 200, may_decide: bool = True, is_session: bool = False
 ) -> Response:
-    """`error`: why what the browser sent was refused. `csrf`: what its forms send along."""
+    """`error`: why what the browser sent was refused. `is_session`: its forms send the key of the session along."""
     is_open = one.status in OPEN
     left = f' &middot; <span id="left" data-left="{one.left_s}">{text(_time_left(one))}</span>' if one.left_s else ""
     body = (
         f'<main id="approval" data-id="{text(one.id)}" data-status="{text(one.status)}"'
-        f' data-live="{"yes" if is_open or one.status == "used" else ""}" data-csrf="{text(csrf or "")}">'
+        f' data-live="{"yes" if is_open or one.status == "used" else ""}">'
         f'<p class="state {text(one.status)}">{text(_STATES.get(one.status, one.status))}'
         f"{left if is_open else ''}</p>"
         f"<h1>{_heading(one)}</h1>{_effect(one)}{_error(error)}{_what(one)}{_after(one)}"
-        f"{_decide(one, csrf) if is_open and may_decide else ''}{_facts(one)}{_ALL}</main>"
+        f"{_decide(one, is_session=is_session) if is_open and may_decide else ''}{_facts(one)}{_ALL}</main>"
     )
     return page(_title(one), body, script="approval.js", status=status, current="/approvals")
 
@@ -187,8 +187,8 @@ def _facts(one: Approval) -> str:
     return f"<h2>In full</h2><table>{rows}</table>"
 
 
-def _decide(one: Approval, csrf: str | None) -> str:
-    own = "" if csrf is None else f'<input type="hidden" name="csrf" value="{text(csrf)}">'
+def _decide(one: Approval, *, is_session: bool) -> str:
+    own = '<input type="hidden" name="session_key">' if is_session else ""
     action = f"/approvals/{quote(one.id, safe='')}"
     deny = (
         f'<form method="post" action="{action}">{own}<input type="hidden" name="decision" value="deny">'

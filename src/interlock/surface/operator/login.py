@@ -14,15 +14,13 @@ from interlock.runtime.access.logins import (
     PATH,
     SESSION_S,
     cookie_name,
-    csrf_token,
     is_browser,
-    maybe_cookie,
 )
 from interlock.runtime.base.clock import rfc3339
 from interlock.surface.console.frame import page
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import LOGIN_FROM_BROWSER, LOGIN_OVER
-from interlock.surface.operator.requests import RejectedRequest, json_answer
+from interlock.surface.operator.requests import KEY_HEADER, RejectedRequest, json_answer
 
 SESSION: Final = "/session"
 OVER: Final = "this link was used, or is older than a minute; interlock open makes another"
@@ -50,7 +48,7 @@ async def use_login(exchange: OperatorExchange[UseLogin]) -> Session | Response:
         raise RejectedRequest(404, LOGIN_OVER.name, OVER)
     roles, request = session.record.roles or (), exchange.request
     principal = f"browser:{session.record.id[:8]}"
-    answer = json_answer(Session(principal=principal, roles=roles, csrf=csrf_token(session.cookie)))
+    answer = json_answer(Session(principal=principal, roles=roles, key=session.key))
     is_secure = request.url.scheme == "https" or exchange.operations.logins.is_secure
     answer.set_cookie(
         cookie_name(request.headers.get("host", ""), is_secure=is_secure),
@@ -65,13 +63,8 @@ async def use_login(exchange: OperatorExchange[UseLogin]) -> Session | Response:
 
 
 async def get_session(exchange: OperatorExchange[None]) -> Session:
-    request = exchange.request
-    cookie = maybe_cookie(request.headers.get("host", ""), request.cookies) if is_browser(exchange.principal) else None
-    return Session(
-        principal=exchange.principal,
-        roles=tuple(sorted(exchange.roles)),
-        csrf=None if cookie is None else csrf_token(cookie),
-    )
+    key = exchange.request.headers.get(KEY_HEADER) if is_browser(exchange.principal) else None
+    return Session(principal=exchange.principal, roles=tuple(sorted(exchange.roles)), key=key)
 
 
 async def end_session(exchange: OperatorExchange[None]) -> Session:
@@ -103,7 +96,7 @@ ENDPOINTS = (
         method="POST",
         path=PATH,
         handler=use_login,
-        summary="Turn the ticket of a login link into a browser's session, in a cookie. It is the only credential.",
+        summary="Turn the ticket of a login link into a browser's session: a cookie, and the key that goes with it.",
         role="anyone",
         errors=(LOGIN_OVER,),
     ),

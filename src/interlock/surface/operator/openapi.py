@@ -79,7 +79,7 @@ def _document() -> JsonObject:
                     "type": "apiKey",
                     "in": "cookie",
                     "name": COOKIE,
-                    "description": "A browser's session, from a login link; changes need X-Interlock-Csrf with it.",
+                    "description": "A browser's session, from a login link, with its key as X-Interlock-Session.",
                 },
             },
         },
@@ -185,7 +185,7 @@ def _common_errors(endpoint: Endpoint) -> Iterator[ErrorCase]:
         yield error_cases.FOREIGN_PAGE
         yield error_cases.MISDIRECTED
         if endpoint.role != "anyone":
-            yield error_cases.CSRF
+            yield error_cases.SESSION_KEY
     yield error_cases.INTERNAL
     yield error_cases.UNAVAILABLE
 

@@ -8,13 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from interlock.operator_api.errors import ErrorAnswer
-from interlock.runtime.access.logins import csrf_token, is_browser, maybe_cookie
+from interlock.runtime.access.logins import is_browser, is_session_key
 from interlock.runtime.base.operator_errors import JsonObject
 
 Shape = TypeVar("Shape")
 
-CSRF_HEADER = "x-interlock-csrf"
-CSRF_FIELD = "csrf"
+KEY_HEADER = "x-interlock-session"
+KEY_FIELD = "session_key"
 FORM = "application/x-www-form-urlencoded"
 BODY_BYTES_MAX = 64 * 1024  # a secret may be a key; a token's request stays below 1 KiB
 
@@ -76,9 +76,7 @@ async def form_body(request: Request, shape: type[Shape]) -> Shape:
     try:
         read = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
         fields = {name: text for name, text in read if text.strip()}
-        csrf = fields.pop(CSRF_FIELD, "")
-        if csrf_of(request) not in (None, csrf):
-            raise RejectedRequest(403, "csrf", "the page that sent the form is not this session's; load it again")
+        check_key(request, fields.pop(KEY_FIELD, ""))
         return msgspec.convert(fields, shape)
     except msgspec.ValidationError as error:
         raise RejectedRequest(400, "invalid_body", str(error)) from None
@@ -86,11 +84,15 @@ async def form_body(request: Request, shape: type[Shape]) -> Shape:
         raise RejectedRequest(400, "invalid_body", "the form cannot be read") from None
 
 
-def csrf_of(request: Request) -> str | None:
-    """What a form of this browser's session must hold; None where no cookie was the credential."""
+def check_key(request: Request, key_untrusted: str) -> None:
+    """Of a browser's session, the cookie alone is good for nothing: browsers send it along with what any page asks,
+    and to every port of this machine."""
     if not is_browser(request.scope.get("state", {}).get("principal", "")):
-        return None
-    return csrf_token(maybe_cookie(request.headers.get("host", ""), request.cookies) or "")
+        return
+    if not is_session_key(key_untrusted, request.headers.get("host", ""), request.cookies):
+        raise RejectedRequest(
+            403, "session_key", f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in anew"
+        )
 
 
 def media_type(request: Request) -> str:

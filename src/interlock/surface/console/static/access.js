@@ -31,8 +31,8 @@ function draw(status) {
 
 const mine = h("p");
 async function drawMine() {
-  const { principal, csrf } = await session();
-  put(mine, "You are ", code(principal), ". ", csrf && h("button", { type: "button", onclick: async () => { await request("DELETE", "/session"); location.reload(); } }, "Log out"));
+  const { principal, key } = await session();
+  put(mine, "You are ", code(principal), ". ", key && h("button", { type: "button", onclick: async () => { await request("DELETE", "/session"); location.reload(); } }, "Log out"));
 }
 
 put(main(), h("h1", null, "Access"), h("p", { class: "lead" }, "To look at. ", code("interlock access --help"), " says how it is changed."),

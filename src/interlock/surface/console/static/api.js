@@ -22,13 +22,15 @@ export function session() {
 
 export const may = async (role) => (await session()).roles.includes(role);
 
+/** What shows the node that a request comes from the page that logged in. */
+export const proved = (headers) => {
+  const key = localStorage.getItem("interlock-session");
+  return key ? { ...headers, "X-Interlock-Session": key } : headers;
+};
+
 export async function request(method, path, body, more) {
-  const headers = { Accept: "application/json" };
-  if (method !== "GET") {
-    const { csrf } = await session();
-    if (csrf) headers["X-Interlock-Csrf"] = csrf;
-    if (body !== undefined) headers["Content-Type"] = "application/json";
-  }
+  const headers = proved({ Accept: "application/json" });
+  if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
     answer = await fetch(path, { method, headers, body, credentials: "same-origin", ...more });
@@ -38,12 +40,28 @@ export async function request(method, path, body, more) {
   }
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => ({}));
-  if (answer.status === 401) signIn();
-  throw new Refused(answer.status, said);
+  const isOut = answer.status === 401 || said.error === "session_key";
+  if (isOut) signIn();
+  throw new Refused(isOut ? 401 : answer.status, said);
 }
 
 export const get = async (path) => (await request("GET", path)).json();
 export const post = async (path, body) => (await request("POST", path, body === undefined ? undefined : JSON.stringify(body))).json();
+
+/** The events of an answer that is an event stream. */
+export async function* events(answer) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let kept = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    kept += value;
+    for (let end; (end = kept.indexOf("\n\n")) >= 0; kept = kept.slice(end + 2)) {
+      const data = kept.slice(0, end).split("\n").filter((one) => one.startsWith("data:")).map((one) => one.slice(5).replace(/^ /, "")).join("\n");
+      if (data) yield data;
+    }
+  }
+}
 
 const token = h("input", { type: "password", autocomplete: "off", spellcheck: "false", required: true });
 const told = h("p", { class: "wrong", role: "alert" });

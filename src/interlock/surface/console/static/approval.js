@@ -1,4 +1,5 @@
 // The page of one approval: the time that is left, what happens elsewhere, the passkey, and three keys.
+import { events, proved } from "/console/api.js";
 import { asserted } from "/console/webauthn.js";
 
 (() => {
@@ -7,12 +8,13 @@ import { asserted } from "/console/webauthn.js";
   const button = document.getElementById("passkey");
   const left = document.getElementById("left");
   const again = () => location.replace(location.pathname);
+  for (const one of document.querySelectorAll("input[name=session_key]")) one.value = localStorage.getItem("interlock-session") || "";
   const say = (words) => { told.textContent = words; };
 
   const request = async (form, answers) => {
     const chosen = answers || (form.elements.class && form.elements.class.value);
     const said = chosen ? "?class=" + encodeURIComponent(chosen) : "";
-    const answer = await fetch(location.pathname + "/passkey" + said, { headers: { Accept: "application/json" } });
+    const answer = await fetch(location.pathname + "/passkey" + said, { headers: proved({ Accept: "application/json" }) });
     const asked = await answer.json();
     if (!answer.ok) throw new Error(asked.message);
     return asked;
@@ -23,9 +25,7 @@ import { asserted } from "/console/webauthn.js";
   const post = async (path, body) => {
     const answer = await fetch(location.pathname + path, {
       method: "POST",
-      headers: {
-        Accept: "application/json", "Content-Type": "application/json", "X-Interlock-Csrf": page.dataset.csrf,
-      },
+      headers: proved({ Accept: "application/json", "Content-Type": "application/json" }),
       body: JSON.stringify(body),
     });
     const said = await answer.json();
@@ -130,20 +130,29 @@ import { asserted } from "/console/webauthn.js";
     count.setAttribute("aria-label", waiting.size + " waiting");
     if (page.dataset.live && one.id === page.dataset.id && one.status !== page.dataset.status) again();
   };
-  const events = new EventSource("/approvals/events");
-  events.addEventListener("approval", (event) => look(JSON.parse(event.data)));
-  events.addEventListener("open", async () => {
+  const stop = new AbortController();
+  const follow = async () => {
+    const headers = proved({ Accept: "application/json" });
+    const answer = await fetch("/approvals/events", { headers, signal: stop.signal });
+    if (!answer.ok) throw new Error("the node does not tell");
     live.dataset.state = "live";
     live.textContent = "Live";
-    const answer = await fetch(location.pathname, { headers: { Accept: "application/json" } });
-    if (answer.ok) look(await answer.json());
-  });
-  events.addEventListener("error", () => {
-    live.dataset.state = "waiting";
-    live.textContent = "Reconnecting…";
-    waiting.clear();
-  });
-  addEventListener("pagehide", () => events.close());
+    const now = await fetch(location.pathname, { headers });
+    if (now.ok) look(await now.json());
+    for await (const data of events(answer)) look(JSON.parse(data));
+  };
+  const stay = async () => {
+    while (!stop.signal.aborted) {
+      await follow().catch(() => {});
+      if (stop.signal.aborted) return;
+      live.dataset.state = "waiting";
+      live.textContent = "Reconnecting…";
+      waiting.clear();
+      await new Promise((again) => setTimeout(again, 2000));
+    }
+  };
+  stay();
+  addEventListener("pagehide", () => stop.abort());
 
   const aims = {
     a: () => document.querySelector("form:not([hidden]) #passkey, #passphrase, form:not([hidden]) button.go, textarea[name=proof]")?.focus(),

@@ -1,5 +1,5 @@
 // What happens at the node, as it happens. What is not known to be current is never shown as if it were.
-import { Refused, get, session } from "/console/api.js";
+import { Refused, events, get, request, session } from "/console/api.js";
 import { put } from "/console/dom.js";
 
 const SILENCE_MS = 12000; // the node gives a sign of life more often
@@ -9,7 +9,7 @@ const listeners = { status: [], approval: [], records: [], open: [] };
 /** `what`: status, approval, records, or open: (again) connected, and what was missed has to be asked for. */
 export const on = (what, listener) => listeners[what].push(listener);
 
-let source, silence, retry, tries = 0, since = null;
+let stream, silence, retry, tries = 0, since = null;
 const waiting = new Map();
 
 const tell = (what, value) => { for (const one of listeners[what]) one(value); };
@@ -39,7 +39,7 @@ function listen() {
 async function lost() {
   clearTimeout(silence);
   clearTimeout(retry);
-  source?.close();
+  stream?.abort();
   show("waiting");
   retry = setTimeout(async () => {
     try {
@@ -52,12 +52,11 @@ async function lost() {
   }, RETRY_MS[Math.min(tries++, RETRY_MS.length - 1)]);
 }
 
-function open() {
-  source?.close();
-  source = new EventSource("/admin/events");
+async function open() {
+  stream?.abort();
+  const own = stream = new AbortController();
   let begun = false;
-  source.onmessage = (event) => {
-    const said = JSON.parse(event.data);
+  const take = (said) => {
     since = new Date();
     tries = 0;
     listen();
@@ -79,8 +78,13 @@ function open() {
     if (said.records) tell("records", said.records);
     badge();
   };
-  source.onerror = lost;
   listen();
+  try { // an EventSource could not send the key of the session
+    for await (const data of events(await request("GET", "/admin/events", undefined, { signal: own.signal }))) take(JSON.parse(data));
+  } catch {
+    // it ended, and is begun anew
+  }
+  if (!own.signal.aborted) lost();
 }
 
 /** Begins; `session` first, so that a stranger is told how to log in. */
@@ -92,7 +96,7 @@ export async function start() {
     if (error.status === 401) return void show("out");
   }
   open();
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && source?.readyState === EventSource.CLOSED) open(); });
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && stream?.signal.aborted) open(); });
   addEventListener("offline", lost);
-  addEventListener("pagehide", () => source?.close());
+  addEventListener("pagehide", () => stream?.abort());
 }

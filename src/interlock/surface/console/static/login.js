@@ -14,6 +14,7 @@
   }).then(async (answer) => {
     const said = await answer.json();
     if (!answer.ok) throw new Error(said.message);
+    localStorage.setItem("interlock-session", said.key); // of this origin alone, where a cookie goes to every port
     location.replace("/");
   }).catch((error) => { told.textContent = "You are not logged in: " + error.message + "."; });
 })();

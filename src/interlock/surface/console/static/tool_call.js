@@ -1,22 +1,7 @@
 // A call of a tool, from the button to its result: progress, cancellation, the wait for a person's decision, the answer.
-import { get, request } from "/console/api.js";
+import { events, get, request } from "/console/api.js";
 import { count, empty, facts, h, layout, line, long, pill, put } from "/console/dom.js";
 import { on } from "/console/live.js";
-
-/** The events of an answer that is an event stream. */
-async function* events(answer) {
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let kept = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    kept += value;
-    for (let end; (end = kept.indexOf("\n\n")) >= 0; kept = kept.slice(end + 2)) {
-      const data = kept.slice(0, end).split("\n").filter((one) => one.startsWith("data:")).map((one) => one.slice(5).replace(/^ /, "")).join("\n");
-      if (data) yield data;
-    }
-  }
-}
 
 const size = (base64) => count(Math.floor(base64.length * 3 / 4), "byte");
 
