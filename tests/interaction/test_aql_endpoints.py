@@ -35,7 +35,9 @@ def envelope(result: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("path", "names"), [("/mcp/aql", FIVE), ("/mcp/aql-single", ["mcp_aql"])])
+@pytest.mark.parametrize(
+    ("path", "names"), [("/mcp/aql", FIVE), ("/mcp/aql-single", ["mcp_aql"]), ("/mcp/aql/mcp", FIVE)]
+)
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 def test_an_operation_is_found_and_called_over_http(node: RunningNode, path: str, names: list[str], era: str) -> None:
     reads = "mcp_aql" if "mcp_aql" in names else "mcp_aql_read"

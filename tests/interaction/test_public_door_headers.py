@@ -150,7 +150,7 @@ def test_a_legacy_message_under_a_modern_version_gets_no_session(node: RunningNo
 
 
 @pytest.mark.parametrize("verb", ["GET", "DELETE", "PUT", "PATCH", "OPTIONS", "TRACE"])
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/flat", "/mcp/only/good"])
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/flat", "/mcp/only/good", "/mcp/only/good/mcp"])
 def test_a_modern_path_takes_post_only(node: RunningNode, verb: str, path: str) -> None:
     answer = ask_in_every_way(node, request(verb, path, {"mcp-protocol-version": MODERN, "accept": ACCEPT}))
     assert (answer.status, answer.json["error"]) == (405, "method_not_allowed")
@@ -186,6 +186,8 @@ def test_the_answer_to_head_has_no_body_and_the_connection_stays_in_step(node: R
         "/mcp/aqls",
         "/mcp/flat/more",
         "/mcp/only",
+        "/mcp/only/mcp",
+        "/mcp/mcp",
         "/mcp/only/",
         "/mcp/only/nobody",
         "/mcp/only/good/echo",

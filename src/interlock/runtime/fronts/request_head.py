@@ -125,6 +125,8 @@ def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> UrlTarge
     if head == "messages" and not rest:
         return UrlTarget("messages", session=query.get("session", [""])[0])
     if head in ("mcp", "sse"):
+        if rest[-1:] == ["mcp"] and (len(rest) == 3 or rest[0] in SURFACES):  # clients that know no other ending
+            rest.pop()
         if not rest:
             return UrlTarget(head, names=form)
         if len(rest) == 1 and rest[0] in SURFACES:
