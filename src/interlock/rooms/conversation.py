@@ -103,6 +103,16 @@ class Conversation:
             self.connection.forget(id)
         return id
 
+    async def propose(self, payload: bytes, to: str) -> str:
+        """As `publish`. Its outcome may be asked for from now on."""
+        id = str(uuid.uuid4())
+        self.proposals.outcome(id)
+        try:
+            return await self.publish(PROPOSAL, payload, to=(to,), id=id)
+        except (RoomError, asyncio.CancelledError):
+            self.proposals.forget(id)
+            raise
+
     def _send(
         self, id: str, kind: str, payload: bytes, to: tuple[str, ...], answers: str | None
     ) -> "asyncio.Future[None]":

@@ -2,7 +2,7 @@
 
 import asyncio
 import http.client
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -13,13 +13,23 @@ from interlock.rooms.errors import EnvelopeRefused, RoomUnreachable
 ANSWER_S: Final = 30.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 
+T = TypeVar("T")
 
-async def ask(place: Place, method: str, *path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+
+async def get(place: Place, *path: str, answer: type[T]) -> T:
     """What is below this topic. Raises EnvelopeRefused with the gateway's code, and RoomUnreachable."""
-    return await asyncio.to_thread(_ask, place, method, path, body)
+    try:
+        return msgspec.json.decode(await asyncio.to_thread(_ask, place, "GET", path, None), type=answer)
+    except msgspec.DecodeError as error:
+        raise RoomUnreachable(f"the gateway's answer cannot be read: {error}") from None
 
 
-def _ask(place: Place, method: str, path: tuple[str, ...], body: dict[str, Any] | None) -> dict[str, Any]:
+async def post(place: Place, *path: str, body: dict[str, Any]) -> None:
+    """As `get`."""
+    await asyncio.to_thread(_ask, place, "POST", path, body)
+
+
+def _ask(place: Place, method: str, path: tuple[str, ...], body: dict[str, Any] | None) -> bytes:
     parts = urlsplit(place.address)
     connection: http.client.HTTPConnection
     if parts.scheme == "wss":
@@ -33,14 +43,18 @@ def _ask(place: Place, method: str, path: tuple[str, ...], body: dict[str, Any] 
     try:
         connection.request(method, f"/v0/{below}", None if body is None else msgspec.json.encode(body), headers)
         answer = connection.getresponse()
-        said = msgspec.json.decode(answer.read(ANSWER_BYTES_MAX), type=dict[str, Any])
-    except (OSError, http.client.HTTPException, msgspec.DecodeError, UnicodeDecodeError) as error:
+        written = answer.read(ANSWER_BYTES_MAX)
+    except (OSError, http.client.HTTPException) as error:
         raise RoomUnreachable(f"the gateway did not answer: {error}") from None
     finally:
         connection.close()
     if answer.status >= http.client.BAD_REQUEST:
+        try:
+            said = msgspec.json.decode(written, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise RoomUnreachable(f"the gateway answers HTTP {answer.status}") from None
         why = said.get("error", {})
         if isinstance(why, dict):  # a violation is told as JSON-RPC tells it
             raise EnvelopeRefused("privilege_violation", str(why.get("message", "")), why.get("data"))
         raise EnvelopeRefused(str(why), str(said.get("message", "")), said.get("details"))
-    return said
+    return written

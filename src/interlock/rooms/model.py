@@ -73,6 +73,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     ts: str = ""
     status: Status = "pending"
+    expires_at: str | None = None  # once the gateway was asked
 
     @property
     def tool(self) -> str | None:

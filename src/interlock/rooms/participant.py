@@ -10,18 +10,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, TypeVar, overload
 from urllib.parse import urlsplit
 
+import msgspec
+
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value
 from interlock.protocol.mcp.methods import TOOLS_CALL, TOOLS_CHANGED, TOOLS_LIST
 from interlock.protocol.net.address_scope import is_loopback
-from interlock.protocol.rooms.enforcement import CHAT, MCP, PROPOSAL
+from interlock.protocol.rooms.enforcement import CHAT, MCP
 from interlock.protocol.rooms.envelope import ENVELOPE_BYTES_MAX
 from interlock.protocol.rooms.participants import is_topic
 from interlock.rooms import gateway_http
 from interlock.rooms.connection import Place, Ticket
 from interlock.rooms.conversation import Conversation, read_answer
-from interlock.rooms.errors import NoAnswer, RoomInvalid, RoomRefused, RoomUnreachable
+from interlock.rooms.errors import EnvelopeRefused, NoAnswer, RoomInvalid, RoomRefused, RoomUnreachable
 from interlock.rooms.listener import Listener
 from interlock.rooms.model import Answer, Peer, Proposal
+from interlock.rooms.proposals import Listed
 from interlock.subserver.errors import ToolInvalid
 from interlock.subserver.mcp_server import Offer
 from interlock.subserver.tools import Tool, make_tool
@@ -32,6 +35,7 @@ CALL_S: Final = 30.0
 OUTCOME_S: Final = 600.0  # a person decides; the room's own limit is shorter where it says so
 RETRY_S: Final = 2.0  # between tries to come in for the first time
 GRACE_S: Final = 5.0  # for calls under way when the participant is told to end
+TRACKED_S: Final = (0.05, 0.2, 0.5, 1.0)  # pauses before a proposal that was heard is asked for again
 PAGES_MAX: Final = 100  # of a list of tools
 SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -301,6 +305,12 @@ class Participant:
         """Those that are pending, oldest first, as far as they were heard."""
         return self._conversation.proposals.pending()
 
+    async def read_proposals(self) -> list[Proposal]:
+        """The pending ones as the gateway has them, also those from before we came, with the end of their time."""
+        told = await gateway_http.get(self._place, "proposals", answer=_Proposals)
+        self._conversation.proposals.on_listed(told.proposals)
+        return self.proposals
+
     async def propose(
         self, peer: str, tool: str, arguments: Mapping[str, Any] | None = None, *, reason: str | None = None
     ) -> str:
@@ -309,13 +319,13 @@ class Participant:
         payload: dict[str, Any] = {"method": TOOLS_CALL, "params": _tool_call(tool, arguments)}
         if reason is not None:
             payload["reason"] = reason
-        return await self._conversation.publish(PROPOSAL, encode_value(payload), to=(peer,))
+        return await self._conversation.propose(encode_value(payload), peer)
 
     async def outcome(self, proposal: str, *, timeout_s: float = OUTCOME_S) -> Answer:
         """The answer to a proposal of ours. Raises ProposalEnded, CallFailed and NoAnswer."""
         try:
             async with asyncio.timeout(timeout_s):
-                return read_answer(*await self._conversation.proposals.outcome(proposal))
+                return read_answer(*await asyncio.shield(self._conversation.proposals.outcome(proposal)))
         except TimeoutError:
             raise NoAnswer(f"nobody fulfilled the proposal within {timeout_s:g} s") from None
 
@@ -345,11 +355,27 @@ class Participant:
     async def reject(self, proposal: str, *, reason: str | None = None) -> None:
         """Says no to a proposal; needs full privilege."""
         body = {} if reason is None else {"reason": reason}
-        await gateway_http.ask(self._place, "POST", "proposals", proposal, "reject", body=body)
+        await self._end_proposal(proposal, "reject", body)
 
     async def withdraw(self, proposal: str) -> None:
         """Takes a proposal of ours back."""
-        await gateway_http.ask(self._place, "POST", "proposals", proposal, "withdraw", body={})
+        await self._end_proposal(proposal, "withdraw", {})
+
+    async def _end_proposal(self, proposal: str, how: str, body: dict[str, Any]) -> None:
+        """The gateway tracks a proposal a moment after it was published."""
+        for pause_s in TRACKED_S:
+            try:
+                await gateway_http.post(self._place, "proposals", proposal, how, body=body)
+                return
+            except EnvelopeRefused as refused:
+                is_heard = self._conversation.proposals.maybe(proposal) is not None
+                if refused.code != "unknown_proposal" or not is_heard or pause_s == TRACKED_S[-1]:
+                    raise
+            await asyncio.sleep(pause_s)
+
+
+class _Proposals(msgspec.Struct):
+    proposals: list[Listed]
 
 
 def _tool_call(tool: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -21,6 +21,20 @@ STATUSES: Final[frozenset[str]] = frozenset(get_args(Status))
 WITHOUT_ANSWER: Final = frozenset(("rejected", "withdrawn", "expired", "void", "unknown"))
 
 
+class Listed(msgspec.Struct, frozen=True, rename="camel"):
+    """One proposal, as MCPx 10.2 has it."""
+
+    proposal_id: str
+    proposer: str
+    method: str
+    status: Status
+    created_at: str
+    target: str | None = None
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+    reason: str | None = None
+    expires_at: str | None = None
+
+
 class Proposals:
     def __init__(self) -> None:
         self._by_id: dict[str, Proposal] = {}
@@ -48,6 +62,20 @@ class Proposals:
         )
         while len(self._by_id) > KEPT_MAX:
             self._drop(next(iter(self._by_id)))
+
+    def on_listed(self, listed: list["Listed"]) -> None:
+        """What the gateway tells when it is asked: it knows those from before we came, and how each stands."""
+        for one in reversed(listed):  # the newest comes first
+            known = self._by_id.get(one.proposal_id) or Proposal(
+                id=one.proposal_id,
+                proposer=one.proposer,
+                target=one.target,
+                method=one.method,
+                params=bytes(one.params) if one.params != b"null" else b"{}",
+                reason=one.reason,
+                ts=one.created_at,
+            )
+            self._by_id[known.id] = msgspec.structs.replace(known, status=one.status, expires_at=one.expires_at)
 
     def on_request(self, envelope: Envelope) -> None:
         """It may be the fulfilment of one."""
@@ -82,7 +110,7 @@ class Proposals:
             self._settle(proposal.id, answer)
 
     def _settle(self, id: str, how: tuple[str, Response] | ProposalEnded) -> None:
-        waiting = self._outcomes.pop(id, None)
+        waiting = self._outcomes.get(id)
         if waiting is None or waiting.done():
             return
         if isinstance(how, ProposalEnded):
@@ -92,8 +120,19 @@ class Proposals:
             waiting.set_result(how)
 
     def outcome(self, id: str) -> "asyncio.Future[tuple[str, Response]]":
-        """What becomes of a proposal that is about to be sent: who answered, and what. Raises ProposalEnded."""
-        return self._outcomes.setdefault(id, asyncio.get_running_loop().create_future())
+        """What becomes of a proposal of ours: who answered, and what. Raises ProposalEnded.
+
+        Asked for before it is sent, so that no answer comes too early; it is kept as long as the proposal.
+        """
+        waiting = self._outcomes.setdefault(id, asyncio.get_running_loop().create_future())
+        proposal = self.maybe(id)
+        if proposal is not None and proposal.status in WITHOUT_ANSWER:
+            self._settle(id, ProposalEnded(proposal.status))
+        return waiting
+
+    def forget(self, id: str) -> None:
+        """It was not sent."""
+        self._outcomes.pop(id, None)
 
     def fail(self, why: Exception) -> None:
         for waiting in self._outcomes.values():
@@ -107,4 +146,5 @@ class Proposals:
 
     def _drop(self, id: str) -> None:
         del self._by_id[id]
+        self._outcomes.pop(id, None)
         self._fulfilments = {request: of for request, of in self._fulfilments.items() if of[0] != id}

@@ -15,7 +15,7 @@ from tests.interaction.rooms.participant import Bare, token
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, RichLog, Static
 
-from interlock.rooms import Participant, RoomRefused
+from interlock.rooms import Participant, ProposalEnded, RoomRefused
 from interlock.surface.cli.room_client import app as client
 
 ROOMS = """
@@ -101,6 +101,13 @@ async def test_a_person_reads_speaks_and_decides_with_one_key(
             assert (await asyncio.wait_for(calling, SOON_S)).text == "bed 3 is wet"
             await until(pilot, lambda: "bed 3 is wet" in said(app) and proposals(app) == 0)
             assert watered == [3]
+            refused = asyncio.create_task(planner.call("sensors", "water", {"bed": 9}))
+            await until(pilot, lambda: proposals(app) == 1 and "min left" in text(app, "#what"))
+            await pilot.press("ctrl+n")
+            with pytest.raises(ProposalEnded, match="rejected by ann"):
+                await asyncio.wait_for(refused, SOON_S)
+            await until(pilot, lambda: "was rejected by ann" in said(app) and proposals(app) == 0)
+            assert watered == [3]
             await enter(app, pilot, '/call sensors water {"bed": 4}')
             await until(pilot, lambda: "bed 4 is wet" in said(app))
             await enter(app, pilot, "/tools sensors")
@@ -126,6 +133,8 @@ async def test_a_key_decides_what_was_read_and_nothing_that_moved_up(node: Runni
     async with shown(participant(node, "eve", "restricted", history=20), 50) as (app, pilot):
         await until(pilot, lambda: proposals(app) == 2)
         assert app.query_one("#who").display is False  # there is no room for it in 50 columns
+    async with shown(participant(node, "fay")) as (app, pilot):
+        await until(pilot, lambda: proposals(app) == 2)  # from before she came, without history
     await bare.leave()
 
 

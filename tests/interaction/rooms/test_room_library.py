@@ -12,6 +12,7 @@ from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rooms.participant import CALL, Bare, token
 from tests.interaction.rooms.test_room_gateway import ask
 
+from interlock.protocol.rooms.envelope import Envelope
 from interlock.rooms import (
     CallFailed,
     Context,
@@ -24,6 +25,7 @@ from interlock.rooms import (
     RoomUnreachable,
     ToolFailed,
 )
+from interlock.rooms.proposals import Proposals
 
 ROOMS = """
 [rooms]
@@ -289,16 +291,57 @@ async def test_ten_lines_are_an_agent_with_one_tool(node: RunningNode) -> None:
     assert not running.is_alive()
 
 
-async def test_a_proposal_that_is_rejected_or_withdrawn_ends_the_wait() -> None:
-    from interlock.protocol.rooms.envelope import Envelope
-    from interlock.rooms.proposals import Proposals
+@pytest.mark.req("X-4.2.1-6", "X-N-6")
+async def test_a_proposal_is_rejected_withdrawn_or_decided_in_the_inbox(node: RunningNode) -> None:
+    async with with_tools(participant(node)) as target, participant(node) as human:
+        async with participant(node, "restricted") as agent:
+            asked = {"target": "it"}
+            id = await agent.propose(target.id, "dangerous_operation", asked)
+            async with asyncio.timeout(5):  # it is tracked a moment after it was published
+                while not (listed := [one for one in await human.read_proposals() if one.expires_at]):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert [(one.id, one.arguments) for one in listed] == [(id, asked)]
+            await human.reject(id, reason="unsafe")
+            with pytest.raises(ProposalEnded, match=f"rejected by {human.id}: unsafe"):
+                await agent.outcome(id)
+            with pytest.raises(EnvelopeRefused) as over:
+                await human.reject(id)
+            assert over.value.code == "already_claimed"
+            id = await agent.propose(target.id, "dangerous_operation", asked)
+            with pytest.raises(EnvelopeRefused) as violation:
+                await agent.reject(id)
+            assert violation.value.code == "privilege_violation"
+            with pytest.raises(EnvelopeRefused) as others:
+                await human.withdraw(id)
+            assert others.value.code == "not_proposer"
+            await agent.withdraw(id)
+            with pytest.raises(ProposalEnded, match="withdrawn"):
+                await agent.outcome(id)
+        assert target.done == []  # type: ignore[attr-defined]
 
+
+@pytest.mark.req("X-4.2.1-3")
+async def test_a_fulfilment_that_does_not_name_its_proposal_answers_it_all_the_same(node: RunningNode) -> None:
+    """As printed in 4.2.1: the gateway finds the proposal by its content."""
+    async with with_tools(participant(node)) as target, participant(node, "restricted") as agent:
+        human = await Bare.join(node, "garden", token(node, f"bare-{uuid.uuid4().hex[:8]}", privilege="full"))
+        calling = asyncio.create_task(agent.call(target.id, "dangerous_operation", {"target": "printed"}))
+        proposal = await human.until(kind="mcp/proposal")
+        request = {"jsonrpc": "2.0", "id": 44, **{key: proposal["payload"][key] for key in ("method", "params")}}
+        await human.send("mcp", request, to=[target.id])
+        assert (await asyncio.wait_for(calling, 5)).text == "ran on printed"
+        await human.leave()
+
+
+async def test_a_proposal_that_has_ended_ends_every_wait() -> None:
     proposals = Proposals()
     payload = json.dumps({"method": "tools/call", "params": {"name": "x"}}).encode()
     proposals.on_proposal(Envelope(id="p", kind="mcp/proposal", payload=payload, sender="a", to=("b",)))
     waiting = proposals.outcome("p")
     told = Envelope(id="e", kind="system", payload=b"{}", correlation_id="p")
-    proposals.on_event(told, {"event": "proposal_rejected", "by": "human", "reason": "unsafe"})
-    with pytest.raises(ProposalEnded, match="rejected by human: unsafe"):
+    proposals.on_event(told, {"event": "proposal_expired"})
+    with pytest.raises(ProposalEnded, match="has expired"):
         await waiting
+    with pytest.raises(ProposalEnded, match="has expired"):
+        await proposals.outcome("p")
     assert proposals.pending() == []

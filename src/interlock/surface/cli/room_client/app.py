@@ -6,6 +6,7 @@ highlighted, and not within the moment after the highlight moved by itself: what
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from interlock.surface.cli.terminal.text import one_line
 
 SETTLE_S: Final = 0.7  # after the highlight moved by itself
 LOOK_S: Final = 0.5  # how often the state of the connection is shown
+TRACKED_S: Final = (0.0, 0.1, 0.3, 1.0)  # pauses before the gateway is asked again about a new proposal
 LINES_MAX: Final = 5000
 HELP: Final = """\
 What you type is said to everyone in the room. Besides:
@@ -80,6 +82,7 @@ class RoomApp(App[int]):
         self.set_interval(LOOK_S, self._show_state)
         self._show_state()
         self._listen()
+        self._read_proposals()
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < 60, "narrow")
@@ -95,17 +98,21 @@ class RoomApp(App[int]):
                     self._write(line)
                 self._show_state()
                 self._show_proposals()
+                if heard.kind == "mcp/proposal" and not heard.is_old:
+                    self._read_proposals()
         except RoomError as lost:
             self.lost = lost
             self.exit(1)
 
     def _write(self, line: Text) -> None:
-        self.query_one(RichLog).write(line)
+        for said in self.query(RichLog):  # there is none when the application ends
+            said.write(line)
 
     def _show_state(self) -> None:
         room = self._room
         state = ("connected", "green") if room.is_connected else ("connecting again …", "bold red")
         privilege = (room.privilege, "green" if room.privilege == "full" else "yellow")
+        self._show_details()
         head = Text.assemble((room.topic, "bold"), " · ", name(room.id), " ", privilege, " · ", state)
         self.query_one("#head", Static).update(head)
         rows = [Text.assemble(("in the room", "dim"))]
@@ -120,6 +127,8 @@ class RoomApp(App[int]):
 
     def _show_proposals(self) -> None:
         """New ones come last, so that the highlight stays on what is being read."""
+        if not self.query(ProposalList):  # the application ends
+            return
         listed = self.query_one(ProposalList)
         pending = {one.id: one for one in self._room.proposals if one.id not in self._deciding}
         shown = [listed.get_option_at_index(index).id for index in range(listed.option_count)]
@@ -136,6 +145,20 @@ class RoomApp(App[int]):
         self.query_one("#decide").set_class(bool(pending), "waiting")
         self._show_details()
 
+    @work(exclusive=True, group="proposals")
+    async def _read_proposals(self) -> None:
+        """How long each has, and how those from before stand. One is tracked a moment after it was heard."""
+        for pause_s in TRACKED_S:
+            await asyncio.sleep(pause_s)
+            try:
+                await self._room.read_proposals()
+            except RoomError as failed:
+                self._say_failed(failed)
+                return
+            self._show_proposals()
+            if all(one.expires_at is not None for one in self._room.proposals):
+                return
+
     def _maybe_selected_id(self) -> str | None:
         listed = self.query_one(ProposalList)
         if listed.highlighted is None or not listed.option_count:
@@ -149,7 +172,7 @@ class RoomApp(App[int]):
     @on(OptionList.OptionHighlighted)
     def _show_details(self) -> None:
         found = self._maybe_selected()
-        self.query_one("#what", Static).update("" if found is None else proposal_details(found))
+        self.query_one("#what", Static).update("" if found is None else proposal_details(found, datetime.now(UTC)))
 
     def action_approve(self) -> None:
         self._decide(is_approved=True)

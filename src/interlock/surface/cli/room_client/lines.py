@@ -3,6 +3,7 @@
 Everything that a participant wrote is made unable to move the cursor or to recolour the screen.
 """
 
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.rooms import Heard, Proposal
-from interlock.surface.cli.terminal.text import local_time, one_line, printable
+from interlock.surface.cli.terminal.text import duration, local_time, moment, one_line, printable
 
 SHOWN_MAX: Final = 400  # characters of one message of others' programs
 COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
@@ -142,8 +143,8 @@ def proposal_title(proposal: Proposal) -> Text:
     return Text.assemble(name(proposal.proposer), " → ", target, " ", Text(one_line(what), style="bold"))
 
 
-def proposal_details(proposal: Proposal) -> Text:
-    """Everything that would be sent: nothing of it is cut."""
+def proposal_details(proposal: Proposal, now: datetime) -> Text:
+    """Everything that would be sent: nothing of it is cut. And why, and how long there is to decide."""
     params = decode_value(proposal.params)
     shown = params.get("arguments", {}) if proposal.tool is not None and isinstance(params, dict) else params
     written = msgspec.json.format(msgspec.json.encode(shown), indent=1).decode()
@@ -153,4 +154,7 @@ def proposal_details(proposal: Proposal) -> Text:
         lines.append(Text.assemble("and ", printable(msgspec.json.encode(beside).decode())))
     if proposal.reason:
         lines.append(Text.assemble(("because ", "dim"), printable(proposal.reason)))
+    ends = moment(proposal.expires_at)
+    if ends is not None:
+        lines.append(Text(f"{duration((ends - now).total_seconds())} left", style="dim"))
     return Text("\n").join(lines)
