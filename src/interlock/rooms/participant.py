@@ -327,7 +327,7 @@ class Participant:
             async with asyncio.timeout(timeout_s):
                 return read_answer(*await asyncio.shield(self._conversation.proposals.outcome(proposal)))
         except TimeoutError:
-            raise NoAnswer(f"nobody fulfilled the proposal within {timeout_s:g} s") from None
+            raise NoAnswer(f"the proposal was not answered within {timeout_s:g} s") from None
 
     async def fulfil(
         self,
@@ -339,7 +339,8 @@ class Participant:
     ) -> Answer:
         """Performs what somebody proposed, in our own name; needs full privilege (MCPx 4.2.1).
 
-        `peer` is needed where the proposal names none; `arguments` replace those of a proposed tool.
+        Once, whoever else decides at the same moment: EnvelopeRefused says already_claimed then. `peer` is needed
+        where the proposal names none; `arguments` replace those of a proposed tool.
         """
         found = self._conversation.proposals.maybe(proposal)
         if found is None:
@@ -347,6 +348,15 @@ class Participant:
         target = peer or found.target
         if target is None:
             raise RoomInvalid("the proposal names no single participant; say which with peer=")
+        if arguments is None and peer is None:
+            self._conversation.proposals.outcome(proposal)  # it is kept from now on
+            try:
+                await self._decide(proposal, "fulfil", {})
+            except EnvelopeRefused as refused:
+                if refused.code != "unknown_proposal":  # else nobody tracks proposals in this room
+                    raise
+            else:
+                return await self.outcome(proposal, timeout_s=timeout_s)
         params = found.params
         if arguments is not None:
             params = encode_value({**(decode_object(params) or {}), "arguments": arguments})
@@ -355,13 +365,13 @@ class Participant:
     async def reject(self, proposal: str, *, reason: str | None = None) -> None:
         """Says no to a proposal; needs full privilege."""
         body = {} if reason is None else {"reason": reason}
-        await self._end_proposal(proposal, "reject", body)
+        await self._decide(proposal, "reject", body)
 
     async def withdraw(self, proposal: str) -> None:
         """Takes a proposal of ours back."""
-        await self._end_proposal(proposal, "withdraw", {})
+        await self._decide(proposal, "withdraw", {})
 
-    async def _end_proposal(self, proposal: str, how: str, body: dict[str, Any]) -> None:
+    async def _decide(self, proposal: str, how: str, body: dict[str, Any]) -> None:
         """The gateway tracks a proposal a moment after it was published."""
         for pause_s in TRACKED_S:
             try:

@@ -146,7 +146,7 @@ async def test_a_restricted_call_is_a_proposal_until_a_full_participant_performs
             assert (await calling).raw == performed.raw and performed.text == "ran on it"
             assert target.done == ["it"] and human.proposals == []  # type: ignore[attr-defined]
         envelopes = [heard async for heard in _until(seen, lambda one: agent.id in one.to)]
-        fulfilment = next(one for one in envelopes if one.correlation_id == proposal.id)
+        fulfilment = next(one for one in envelopes if one.kind == "mcp" and one.correlation_id == proposal.id)
         answer = envelopes[-1]
         assert fulfilment.sender == human.id and fulfilment.payload["params"] == {
             "name": "dangerous_operation",
@@ -318,6 +318,23 @@ async def test_a_proposal_is_rejected_withdrawn_or_decided_in_the_inbox(node: Ru
             with pytest.raises(ProposalEnded, match="withdrawn"):
                 await agent.outcome(id)
         assert target.done == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.req("X-4.2.1-5")
+async def test_two_who_approve_at_the_same_moment_perform_it_once(node: RunningNode) -> None:
+    async with (
+        with_tools(participant(node)) as target,
+        participant(node) as one,
+        participant(node) as other,
+        participant(node, "restricted") as agent,
+    ):
+        id = await agent.propose(target.id, "dangerous_operation", {"target": "once"})
+        await other.say("heard")  # it comes after the proposal, for both
+        done = await asyncio.gather(one.fulfil(id), other.fulfil(id), return_exceptions=True)
+        refused = [each for each in done if isinstance(each, EnvelopeRefused)]
+        assert [each.code for each in refused] == ["already_claimed"]
+        assert (await agent.outcome(id)).text == "ran on once"
+        assert target.done == ["once"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.req("X-4.2.1-3")

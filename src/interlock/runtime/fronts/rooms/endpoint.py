@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import Plan
+from interlock.protocol.approvals.approval import Approval
 from interlock.protocol.net.address_scope import is_loopback
 from interlock.protocol.rooms.envelope import PROTOCOLS, V0, V01, decode_untrusted, maybe_moment
 from interlock.protocol.rooms.errors import Refusal as EnvelopeRefusal
@@ -264,7 +265,7 @@ class RoomsEndpoint:
                 return
             case ("GET", "topics", topic, ("participants" | "history" | "rate-limit" | "proposals") as what):
                 answer = await self._look(caller, topic, what, query)
-            case ("POST", "topics", topic, "proposals", id, ("reject" | "withdraw") as what):
+            case ("POST", "topics", topic, "proposals", id, ("fulfil" | "reject" | "withdraw") as what):
                 decided = await self._decide(caller, topic, id, what, await _read(receive, DECISION_BYTES))
                 if isinstance(decided, EnvelopeRefusal):
                     await _say_refused(send, decided)
@@ -339,7 +340,7 @@ class RoomsEndpoint:
             return Refusal(503, "unavailable", "proposals cannot be read at the moment")
 
     async def _decide(
-        self, caller: RoomCaller, topic: str, id: str, what: Literal["reject", "withdraw"], body: bytes | None
+        self, caller: RoomCaller, topic: str, id: str, what: Literal["fulfil", "reject", "withdraw"], body: bytes | None
     ) -> Json | Refusal | EnvelopeRefusal:
         """X-N-6: also for those without a WebSocket."""
         joined = await self._join(caller, topic)
@@ -347,11 +348,13 @@ class RoomsEndpoint:
             return joined
         seat = joined.room.seats.get(joined.who.id)
         who, proposals = joined.who if seat is None else seat.participant, self._rooms.proposals
-        decided = (
-            await proposals.withdraw(topic, id, who)
-            if what == "withdraw"
-            else await proposals.reject(topic, id, who, joined.principal, maybe_reason(body or b""))
-        )
+        decided: Approval | EnvelopeRefusal
+        if what == "fulfil":  # X-4.2.1-5: at most once, whoever else decides at the same moment
+            decided = await proposals.fulfil(topic, id, who, joined.principal)
+        elif what == "withdraw":
+            decided = await proposals.withdraw(topic, id, who)
+        else:
+            decided = await proposals.reject(topic, id, who, joined.principal, maybe_reason(body or b""))
         if isinstance(decided, EnvelopeRefusal):
             return decided
         return {"proposalId": id, "status": STATUS[decided.status].value}
