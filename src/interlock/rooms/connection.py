@@ -19,6 +19,7 @@ import msgspec
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY, TOO_BIG, MessagePipe
 from interlock.net.websocket.dial import DialFailed, dial
 from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.protocol.jsonrpc.errors import CodecError
 from interlock.protocol.jsonrpc.oversized import Oversized
 from interlock.protocol.rooms.envelope import V01, Envelope, decode_untrusted
 from interlock.protocol.rooms.errors import Refusal
@@ -196,6 +197,14 @@ class Connection:
 
     def on_message(self, data: bytes) -> None:
         envelope = decode_untrusted(data, FRAME_BYTES_MAX)
+        try:
+            self._hear(envelope)
+        except (CodecError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
+            log.exception("room %s: the gateway sent what cannot be understood", self._place.topic)
+            if self._pipe is not None:
+                self._pipe.abort()
+
+    def _hear(self, envelope: Envelope | Refusal) -> None:
         if isinstance(envelope, Refusal):
             log.warning("room %s: the gateway sent what is no envelope: %s", self._place.topic, envelope.message)
         elif envelope.sender != GATEWAY:

@@ -206,13 +206,13 @@ class Conversation:
         self._forget_absent()
 
     def on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
-        if envelope.kind == PROPOSAL:
-            self.proposals.on_proposal(envelope)
-        elif envelope.kind == MCP:
-            try:
+        try:
+            if envelope.kind == PROPOSAL:
+                self.proposals.on_proposal(envelope)
+            elif envelope.kind == MCP:
                 self._on_mcp(envelope, decode_untrusted(envelope.payload), is_old)
-            except CodecError:
-                log.info("%s sent what is no JSON-RPC message", envelope.sender)
+        except (CodecError, msgspec.DecodeError, UnicodeDecodeError):
+            log.info("%s sent %s that cannot be read", envelope.sender, envelope.kind)
         self._tell(Heard(envelope=envelope, sequence=sequence, is_old=is_old))
 
     def _on_mcp(self, envelope: Envelope, message: Request | Notification | Response, is_old: bool) -> None:

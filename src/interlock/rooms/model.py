@@ -1,13 +1,26 @@
 """What a participant hears and knows of a room, as values."""
 
-from typing import Any, Literal
+import json
+from typing import Any, Final, Literal
 
 import msgspec
 
 from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.protocol.jsonrpc.errors import CodecError
 from interlock.protocol.rooms.envelope import Envelope
 
+DIGITS_MAX: Final = 4000  # of an integer; Python itself reads 4,300
+
 Status = Literal["pending", "claimed", "fulfilled", "failed", "rejected", "withdrawn", "expired", "void", "unknown"]
+
+
+def _value(raw: bytes) -> Any:
+    """Of JSON that others wrote: halves of characters are replaced, and numbers of thousands of digits stay text."""
+    try:
+        return decode_value(raw)
+    except CodecError:
+        read = json.loads(raw, parse_int=lambda digits: int(digits) if len(digits) < DIGITS_MAX else digits)
+        return json.loads(json.dumps(read, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +66,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def payload(self) -> Any:
         """Decoded; `envelope.payload` has the bytes as they came."""
-        return decode_value(self.envelope.payload)
+        return _value(self.envelope.payload)
 
     @property
     def text(self) -> str:
@@ -78,13 +91,13 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tool(self) -> str | None:
         """Of a tools/call."""
-        found = decode_value(self.params) if self.method == "tools/call" else None
+        found = _value(self.params) if self.method == "tools/call" else None
         name = found.get("name") if isinstance(found, dict) else None
         return name if isinstance(name, str) else None
 
     @property
     def arguments(self) -> Any:
-        found = decode_value(self.params)
+        found = _value(self.params)
         return found.get("arguments", {}) if isinstance(found, dict) else {}
 
 
@@ -96,7 +109,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def result(self) -> Any:
-        return decode_value(self.raw)
+        return _value(self.raw)
 
     @property
     def is_error(self) -> bool:

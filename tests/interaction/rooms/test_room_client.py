@@ -16,7 +16,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, RichLog, Static
 
 from interlock.rooms import Participant, ProposalEnded, RoomRefused
+from interlock.surface.cli.command import Invocation
 from interlock.surface.cli.room_client import app as client
+from interlock.surface.cli.terminal.errors import Refused
+from interlock.surface.cli.verbs import rooms_join
 
 ROOMS = """
 [rooms]
@@ -153,6 +156,15 @@ def test_the_command_says_what_it_needs(node: RunningNode) -> None:
     piped = node.cli("rooms", "join", "garden")
     assert piped.returncode == 2 and "needs a terminal" in piped.stderr
     assert node.cli("rooms", "join", "garden", "--json").returncode == 2
+
+
+def test_without_the_extra_it_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "textual", None)
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    with pytest.raises(Refused) as refused:
+        rooms_join.join(Invocation(), "garden")
+    assert refused.value.hint == f"{sys.executable} -m pip install 'interlock[rooms]'"
 
 
 async def test_the_command_joins_from_a_terminal_and_its_token_ends_with_the_visit(node: RunningNode) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rooms.participant import CALL, Bare, token
+from tests.interaction.rooms.published_v0_client import PublishedClient
 from tests.interaction.rooms.test_room_gateway import ask
 
 from interlock.protocol.rooms.envelope import Envelope
@@ -34,6 +35,9 @@ per_min = { proposals = 100, chat = 1000, envelopes = 2000 }
 
 [[room]]
 topic = "garden"
+
+[[room]]
+topic = "room:t"
 
 [[room]]
 topic = "answering"
@@ -177,6 +181,29 @@ async def test_arguments_may_be_changed_and_a_method_is_written_as_the_text_it_i
         await human.fulfil(second, peer=target.id, arguments={"target": "changed"})
         assert target.done == ["changed"]  # type: ignore[attr-defined]
         await bare.leave()
+
+
+async def test_what_a_hostile_participant_writes_harms_no_other(node: RunningNode) -> None:
+    bare = await Bare.join(node, "garden", token(node, f"bare-{uuid.uuid4().hex[:8]}", privilege="full"))
+    async with with_tools(participant(node)) as agent, participant(node) as caller:
+        heard = caller.listen()
+        await bare.next()
+        half, digits = '"\\ud800"', "9" * 5000
+        for kind, payload in (
+            ("chat", f'{{"text":"hi","beside":{half}}}'),
+            ("mcp/proposal", f'{{"method":"tools/call","params":{{"a":{digits},"b":{half}}},"beside":{half}}}'),
+            ("mcp", f'{{"jsonrpc":"2.0","id":{digits},"method":{half}}}'),
+            ("mcp", f'{{"jsonrpc":"2.0","id":1,"result":{digits}}}'),
+            ("mcp", '{"jsonrpc":"2.0","id":[1],"method":"tools/call","params":7}'),
+            ("mcp", "{}"),
+        ):
+            head = f'"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","to":["{agent.id}"],"kind":"{kind}"'
+            await bare.socket.send(f'{{{head},"payload":{payload}}}')
+        assert (await caller.call(agent.id, "dangerous_operation", {"target": "x"})).text == "ran on x"
+        said = [one async for one in _until(heard, lambda one: one.sender == agent.id and "ran on" in str(one.payload))]
+        assert [one.text for one in said if one.kind == "chat"] == ["hi"]
+        assert len([one.payload for one in said if one.sender == bare_id(bare)]) == 6
+    await bare.leave()
 
 
 @pytest.mark.req("X-9.2-1", "X-5.1-5")
@@ -362,3 +389,51 @@ async def test_a_proposal_that_has_ended_ends_every_wait() -> None:
     with pytest.raises(ProposalEnded, match="has expired"):
         await proposals.outcome("p")
     assert proposals.pending() == []
+
+
+@pytest.mark.req("X-6.3-2", "X-6.3-4", "X-6.3-3", "X-6.3-5", "X-4-4")
+async def test_the_published_client_of_v0_chats_and_calls_and_is_called(node: RunningNode) -> None:
+    room = {"topic": "room:t", "participant": "alice", "privilege": "full", "protocol": "mcp-x/v0"}
+    issued = node.admin("/admin/tokens", "POST", {"name": "alice", "for": "room", "room": room})
+    address = f"ws://{node.host}:{node.port}"
+    alice = PublishedClient(address, "room:t", issued["token"])
+    robot = Participant(address, "room:t", token=token(node, "robot", "room:t", "full"))
+    moved: list[int] = []
+
+    @robot.tool
+    async def move(metres: int) -> int:
+        moved.append(metres)
+        await asyncio.sleep(0 if metres < 5 else 0.2)
+        return metres
+
+    heard = robot.listen()
+    async with robot:
+        await alice.connect()
+        assert alice.participant_id == "alice" and "robot" in alice.peers
+        await alice.chat("old words")
+        async for one in heard:
+            if one.kind == "chat":
+                assert (one.sender, one.text, one.envelope.protocol) == ("alice", "old words", "mcpx/v0.1")
+                break
+        heard.close()
+        await robot.say("new words")
+        while (await asyncio.wait_for(alice.chats.get(), 5)) != ("robot", "new words"):
+            pass  # its own message comes back to it first
+        greeting = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+        assert (await alice.request("robot", "initialize", greeting))["protocolVersion"] == "2025-06-18"
+        await alice.notify(["robot"], "notifications/initialized")
+        assert [one["name"] for one in (await alice.request("robot", "tools/list"))["tools"]] == ["move"]
+        moving = {"name": "move", "arguments": {"metres": 3}}
+        assert (await alice.request("robot", "tools/call", moving))["content"] == [{"type": "text", "text": "3"}]
+        assert [one["name"] for one in await robot.tools("alice")] == ["turn"]
+        assert (await robot.call("alice", "turn")).text == "turned"
+        assert alice.calls == ["initialize", "tools/list", "tools/call"] and alice.errors == []
+
+        slow = asyncio.create_task(alice.request("robot", "tools/call", {"name": "move", "arguments": {"metres": 9}}))
+        async with asyncio.timeout(5):
+            while 9 not in moved:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        await alice.reconnect()  # it sends the same envelope again: the tool does not run twice
+        assert (await slow)["content"] == [{"type": "text", "text": "9"}]
+        assert moved == [3, 9] and len(alice.errors) == 1 and "published before" in alice.errors[0]
+        await alice.disconnect()

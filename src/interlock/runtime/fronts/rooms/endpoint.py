@@ -349,7 +349,7 @@ class RoomsEndpoint:
         seat = joined.room.seats.get(joined.who.id)
         who, proposals = joined.who if seat is None else seat.participant, self._rooms.proposals
         decided: Approval | EnvelopeRefusal
-        if what == "fulfil":  # X-4.2.1-5: at most once, whoever else decides at the same moment
+        if what == "fulfil":  # X-4.2.1-5: at most once, also when another decides at the same moment
             decided = await proposals.fulfil(topic, id, who, joined.principal)
         elif what == "withdraw":
             decided = await proposals.withdraw(topic, id, who)

@@ -19,7 +19,7 @@ from textual.widgets import Footer, Input, OptionList, RichLog, Static
 from textual.widgets.option_list import Option
 
 from interlock.rooms import Listener, Participant, Proposal, RoomError, RoomInvalid
-from interlock.surface.cli.room_client.lines import maybe_line, name, proposal_details, proposal_title
+from interlock.surface.cli.room_client.lines import maybe_line, maybe_unreadable, name, proposal_details, proposal_title
 from interlock.surface.cli.terminal.text import one_line
 
 SETTLE_S: Final = 0.7  # after the highlight moved by itself
@@ -190,6 +190,8 @@ class RoomApp(App[int]):
             self.notify("you are restricted here: others decide", severity="warning")
         elif found.proposer == self._room.id:
             self.notify("this is your own proposal: others decide", severity="warning")
+        elif is_approved and (why := maybe_unreadable(found)) is not None:
+            self.notify(why, severity="error")
         else:
             self._deciding.add(found.id)
             self._show_proposals()

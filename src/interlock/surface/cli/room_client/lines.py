@@ -9,10 +9,12 @@ from typing import Any, Final
 import msgspec
 from rich.text import Text
 
-from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.protocol.jsontext.display import layout_lines
+from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.rooms import Heard, Proposal
 from interlock.surface.cli.terminal.text import duration, local_time, moment, one_line, printable
 
+READABLE_BYTES_MAX: Final = 64 * 1024  # of the parameters of a proposal
 SHOWN_MAX: Final = 400  # characters of one message of others' programs
 COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
@@ -20,7 +22,11 @@ COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "
 def maybe_line(heard: Heard, own: str) -> Text | None:
     """None for what only programs need."""
     at = Text(local_time(heard.ts, "%H:%M:%S") if heard.ts else "", style="dim")
-    body = _body(heard, own)
+    try:
+        body = _body(heard, own)
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
+        # A payload is what its sender likes; a room goes on.
+        body = Text.assemble(name(heard.sender), f" sent {one_line(heard.kind)} that cannot be shown", style="dim")
     if body is None:
         return None
     line = Text.assemble(at, " ", body)
@@ -144,17 +150,25 @@ def proposal_title(proposal: Proposal) -> Text:
 
 
 def proposal_details(proposal: Proposal, now: datetime) -> Text:
-    """Everything that would be sent: nothing of it is cut. And why, and how long there is to decide."""
-    params = decode_value(proposal.params)
-    shown = params.get("arguments", {}) if proposal.tool is not None and isinstance(params, dict) else params
-    written = msgspec.json.format(msgspec.json.encode(shown), indent=1).decode()
-    lines = [Text(printable(written))]
-    if proposal.tool is not None and isinstance(params, dict) and set(params) - {"name", "arguments"}:
-        beside = {key: value for key, value in params.items() if key not in ("name", "arguments")}
-        lines.append(Text.assemble("and ", printable(msgspec.json.encode(beside).decode())))
+    """Everything that would be sent, as it was written: nothing of it is cut. And why, and how long there is."""
+    why_not = maybe_unreadable(proposal)
+    lines = [Text(why_not, style="red")] if why_not is not None else []
+    if len(proposal.params) <= READABLE_BYTES_MAX:
+        lines += [Text(line) for line in layout_lines(proposal.params)]
     if proposal.reason:
         lines.append(Text.assemble(("because ", "dim"), printable(proposal.reason)))
     ends = moment(proposal.expires_at)
     if ends is not None:
         lines.append(Text(f"{duration((ends - now).total_seconds())} left", style="dim"))
     return Text("\n").join(lines)
+
+
+def maybe_unreadable(proposal: Proposal) -> str | None:
+    """Why it should not be approved from what a terminal shows."""
+    if len(proposal.params) > READABLE_BYTES_MAX:
+        return f"{len(proposal.params):,} bytes are too many to read here: decide in the console"
+    try:
+        read_untrusted(proposal.params, exact=False)
+    except AmbiguousJson as ambiguous:
+        return f"its parameters can be read in two ways: {ambiguous}"
+    return None
