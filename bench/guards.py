@@ -142,7 +142,8 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
     route_check = RouteCheck(lambda: catalog.namespace)
     gate: Any = nobody  # nothing is held
     availability = AvailabilityCheck(node_plan.limits.calls_in_flight, {})
-    guard = make_guard(route_check, availability, budgets, gate, gate, CurrentPlan(node_plan), AgentCheck(gate))
+    current, agent = CurrentPlan(node_plan), AgentCheck(gate)
+    guard = make_guard(route_check, availability, budgets, gate, gate, current, agent, lambda call, route: None)
     catalog = Catalog(node_plan, lambda kinds: None, checks_for=guard.checks_for)
     item = {"name": Raw(b'"echo"'), "inputSchema": Raw(schema)}
     item["annotations"] = Raw(b'{"readOnlyHint":true}')
