@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -26,8 +27,10 @@ from interlock.rooms import (
     RoomUnreachable,
     ToolFailed,
 )
+from interlock.rooms import listener as listening
 from interlock.rooms.proposals import Proposals
 
+LARGE = 24  # messages, more than the gateway and the system hold for a reader
 ROOMS = """
 [rooms]
 presence_grace_s = 0.1
@@ -38,6 +41,9 @@ topic = "garden"
 
 [[room]]
 topic = "room:t"
+
+[[room]]
+topic = "large"
 
 [[room]]
 topic = "answering"
@@ -437,3 +443,37 @@ async def test_the_published_client_of_v0_chats_and_calls_and_is_called(node: Ru
         assert (await slow)["content"] == [{"type": "text", "text": "9"}]
         assert moved == [3, 9] and len(alice.errors) == 1 and "published before" in alice.errors[0]
         await alice.disconnect()
+
+
+@pytest.mark.req("X-5.2-6")
+async def test_a_program_that_reads_slowly_is_resumed_with_nothing_missing(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "HEARD_MAX", 4)
+    slow = participant(node, "restricted", "large")
+    listener = slow.listen()
+    sender = await Bare.join(node, "large", token(node, "sender", "large", "full"))
+    async with slow:
+        for number in range(LARGE):
+            await sender.send("mcp", {"number": number, "pad": "x" * 900_000})
+            await sender.until(kind="mcp")  # the room goes on
+        async with asyncio.timeout(10):
+            while _connected(node) != ["sender"]:  # noqa: ASYNC110 - 4429: the gateway gave it up
+                await asyncio.sleep(0.05)
+        heard: list[int] = []
+        async with asyncio.timeout(20):
+            async for one in listener:
+                if one.kind == "mcp":
+                    heard.append(one.payload["number"])
+                    if len(heard) == LARGE:
+                        break
+        assert heard == list(range(LARGE)) and slow.position == LARGE
+        began = time.monotonic()
+        await slow.say("back")
+        assert time.monotonic() - began < 5
+    await sender.leave()
+
+
+def _connected(node: RunningNode) -> list[str]:
+    shown = node.admin("/admin/rooms/large/connections")["connections"]
+    return [one["participantId"] for one in shown]

@@ -3,19 +3,16 @@
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.harness import RunningNode, running_node
-from tests.interaction.rooms.participant import Bare, token
+from tests.interaction.harness import running_node
+from tests.interaction.rooms.participant import token
 
 from interlock.rooms import Listener, NoAnswer, Participant
-from interlock.rooms import listener as listening
 
 KILLS = int(os.environ.get("ROOM_KILLS", "1"))
-LARGE = 24  # messages, more than the gateway and the system hold for a reader
 ROOMS = """
 [rooms]
 per_min = {{ proposals = 10, chat = 100000, envelopes = 1000000 }}
@@ -111,38 +108,3 @@ async def _call(reader: Participant, total: int) -> list[int]:
             assert "not in the room" in str(absent)
         await asyncio.sleep(0.01)
     return answers
-
-
-@pytest.mark.req("X-5.2-6")
-async def test_a_program_that_reads_slowly_is_resumed_with_nothing_missing(
-    tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listening, "HEARD_MAX", 4)
-    with running_node(tmp_path, {}, ROOMS.format(port=unused_tcp_port)) as node:
-        slow = Participant(f"ws://127.0.0.1:{unused_tcp_port}", "garden", token=token(node, "slow"))
-        listener = slow.listen()
-        sender = await Bare.join(node, "garden", token(node, "sender", privilege="full"))
-        async with slow:
-            for number in range(LARGE):
-                await sender.send("mcp", {"number": number, "pad": "x" * 900_000})
-                await sender.until(kind="mcp")  # the room goes on
-            async with asyncio.timeout(10):
-                while _connected(node) != ["sender"]:  # noqa: ASYNC110 - 4429: the gateway gave it up
-                    await asyncio.sleep(0.05)
-            heard: list[int] = []
-            async with asyncio.timeout(20):
-                async for one in listener:
-                    if one.kind == "mcp":
-                        heard.append(one.payload["number"])
-                        if len(heard) == LARGE:
-                            break
-            assert heard == list(range(LARGE)) and slow.position == LARGE
-            began = time.monotonic()
-            await slow.say("back")
-            assert time.monotonic() - began < 5
-        await sender.leave()
-
-
-def _connected(node: RunningNode) -> list[str]:
-    shown = node.admin("/admin/rooms/garden/connections")["connections"]
-    return [one["participantId"] for one in shown]
