@@ -67,7 +67,8 @@ class Reader(Protocol):
 
     def on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None: ...
 
-    def on_event(self, envelope: Envelope) -> None: ...
+    def on_event(self, envelope: Envelope, *, is_old: bool = False) -> None:
+        """The gateway's own word. Some of it is stored: what became of a proposal."""
 
     def on_caught_up(self, away_s: float | None) -> None:
         """What was missed has been told. `away_s`: how long there was no connection; None for the first one."""
@@ -89,6 +90,7 @@ class Connection:
         self._welcomed: asyncio.Future[None] | None = None
         self._over: asyncio.Future[tuple[int, str]] | None = None
         self._unnumbered: Envelope | None = None  # its number is the next frame
+        self._told = ""  # the id of the last event of the gateway, which may have a number
         self._outbox: dict[str, _Outgoing] = {}
         self._readable = asyncio.Event()
         self._readable.set()
@@ -226,6 +228,8 @@ class Connection:
                 numbered, self._unnumbered = self._unnumbered, None
                 if numbered is not None and numbered.id == envelope.correlation_id:
                     self._take(numbered, payload["sequence"], is_old=False)
+                elif envelope.correlation_id == self._told:
+                    self.position = max(self.position or 0, payload["sequence"])
             case "history":
                 told = msgspec.json.decode(envelope.payload, type=_History)
                 for raw, sequence in zip(told.envelopes, told.sequences, strict=True):
@@ -237,6 +241,7 @@ class Connection:
             case event:
                 if event == "error" and envelope.correlation_id is not None:
                     self._refused(envelope.correlation_id, str(payload.get("code")), payload)
+                self._told = envelope.id
                 self._reader.on_event(envelope)
 
     def _on_welcome(self, payload: dict[str, Any]) -> None:
@@ -266,7 +271,10 @@ class Connection:
             log.warning("room %s: %d envelopes are no longer kept", self._place.topic, sequence - before - 1)
         self.position = sequence
         self._taken(envelope.id)
-        self._reader.on_stored(envelope, sequence, is_old=is_old)
+        if envelope.sender != GATEWAY:
+            self._reader.on_stored(envelope, sequence, is_old=is_old)
+        elif envelope.id != self._told:  # it came, and the connection was lost before its number
+            self._reader.on_event(envelope, is_old=is_old)
 
     def on_oversized(self, found: Oversized) -> None:
         log.warning("room %s: the gateway sent a frame over %d bytes", self._place.topic, FRAME_BYTES_MAX)

@@ -259,7 +259,7 @@ class Conversation:
         for envelope, request in missed:
             self._serve(envelope, request)
 
-    def on_event(self, envelope: Envelope) -> None:
+    def on_event(self, envelope: Envelope, *, is_old: bool = False) -> None:
         payload = decode_value(envelope.payload)
         event = payload.get("event")
         if envelope.kind == PRESENCE:
@@ -273,7 +273,7 @@ class Conversation:
                 _fail(asked.answer, NoAnswer(f"{asked.to} {why}"))
         else:
             self.proposals.on_event(envelope, payload)
-        self._tell(Heard(envelope=envelope))
+        self._tell(Heard(envelope=envelope, is_old=is_old))
 
     def _on_presence(self, event: str, peer: Peer) -> None:
         if event == "leave":

@@ -353,6 +353,27 @@ async def test_a_proposal_is_rejected_withdrawn_or_decided_in_the_inbox(node: Ru
         assert target.done == []  # type: ignore[attr-defined]
 
 
+async def test_what_became_of_a_proposal_meanwhile_is_told_once(node: RunningNode) -> None:
+    """The gateway's events about proposals are stored, and resumed like all else."""
+    async with participant(node) as target, participant(node) as human:
+        agent = participant(node, "restricted")
+        await agent.open()
+        id = await agent.propose(target.id, "dangerous_operation")
+        heard = agent.listen()
+        lost = agent._conversation.connection._pipe
+        assert lost is not None
+        lost.abort()
+        await human.reject(id, reason="meanwhile")
+        with pytest.raises(ProposalEnded, match="meanwhile"):
+            await agent.outcome(id, timeout_s=10)
+        await agent.say("back")
+        told = [one async for one in _until(heard, lambda one: one.text == "back")]
+        events = [one for one in told if one.correlation_id == id]
+        assert [(one.payload["event"], one.is_old) for one in events] == [("proposal_rejected", True)]
+        assert agent.position == told[-1].sequence
+        await agent.close()
+
+
 @pytest.mark.req("X-4.2.1-5")
 async def test_two_who_approve_at_the_same_moment_perform_it_once(node: RunningNode) -> None:
     async with (
