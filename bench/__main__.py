@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import cells, chatter, contestants, contracts, crowds, first_run, forest, guards, hops, inbox
+from bench import cells, chatter, contestants, contracts, crowds, first_run, forest, guards, hops, inbox, names
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
@@ -50,6 +50,7 @@ SECTIONS = (
     "crowds",
     "subservers",
     "rooms",
+    "names",
     "first-run",
     "others",
 )
@@ -143,6 +144,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
     stayed = crowds.measure(options.quick, say) if "crowds" in options.only else []
     planted = forest.measure(options.quick, say) if "subservers" in options.only else []
     fanned = rooms.measure(options.quick, say) if "rooms" in options.only else None
+    registered = names.measure(options.quick, say) if "names" in options.only else None
     newcomer = None
     if "first-run" in options.only:
         console.print("[bold]first run[/bold]")
@@ -167,6 +169,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         forest=planted,
         first_run=newcomer,
         rooms=fanned,
+        names=registered,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 from rich.table import Table
 
-from bench import instruction_counts
+from bench import instruction_counts, names
 from bench.cells import ACROSS, SAME, crossing
 from bench.crowds import Crowd
 from bench.first_run import FIRST_CALL, FirstRun
@@ -16,6 +16,7 @@ from bench.hops import DEPTHS, FEW, FIRST, MANY, further
 from bench.inbox import AT_ONCE
 from bench.load import Job
 from bench.measure import Figures, Sample, Spread, added, ratio, spread
+from bench.names import NameFigures
 from bench.rooms import page as rooms
 from bench.rooms.measure import RoomFigures
 from bench.tokens import page as tokens
@@ -96,6 +97,7 @@ class Report(msgspec.Struct, kw_only=True):
     forest: list[Planted] = []
     first_run: FirstRun | None = None
     rooms: RoomFigures | None = None
+    names: NameFigures | None = None
 
 
 class Limit(msgspec.Struct, kw_only=True):
@@ -147,6 +149,8 @@ def limits(report: Report) -> list[Limit]:
     found += [stay(crowd) for crowd in report.crowds]
     for promise, value, kept, unit in rooms.promises(report.rooms) if report.rooms is not None else ():
         found.append(Limit(promise=promise, measured=shown(value, unit) if value is not None else None, kept=kept))
+    for promise, taken, kept, unit in names.promises(report.names) if report.names is not None else ():
+        found.append(Limit(promise=promise, measured=shown(Spread(taken, taken, taken), unit), kept=kept))
     return found + [limit for planted in report.forest for limit in seen_above(planted)]
 
 
@@ -457,6 +461,8 @@ def parts(report: Report) -> list[Part]:
         found.append(Part("subservers by the thousand", [ABOUT_FOREST, ON_CHANGES], FOREST_COLUMNS, trees))
     if report.rooms is not None:
         found.append(Part("rooms", rooms.words(report.rooms), rooms.COLUMNS, list(rooms.rows(report.rooms))))
+    if report.names is not None:
+        found.append(Part("names", names.words(report.names), names.COLUMNS, list(names.rows(report.names))))
     return found
 
 

@@ -107,7 +107,7 @@ PURE = frozenset(
 )
 PURE |= {"decimal", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools"}
 PURE |= {"json", "math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse"}
-PURE |= {"csv", "io", "xml.parsers", "xml.sax"}  # texts in memory alone
+PURE |= {"csv", "io", "xml.parsers"}  # texts in memory alone
 PURE |= {"interlock", "msgspec", "jsonschema_rs", "re2", "ruamel.yaml", "tomllib"}  # the last four fetch nothing here
 SETS_DEPTH = "interlock.protocol.jsonrpc.deep"  # asks the interpreter how deep a decoder may go, and nothing else
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})

@@ -17,9 +17,12 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.names.model import Entry
 from interlock.protocol.names.records import Proposal, Request, Retrieval
 from interlock.runtime.approvals.decisions import DecisionService
+from interlock.runtime.names.actions import NamesActions
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.changes import ControllerChanges
+from interlock.runtime.names.document_watch import DocumentWatch
 from interlock.runtime.names.requests import RequestService
+from interlock.runtime.names.sightings import Sightings
 from interlock.runtime.names.state import RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
 
@@ -65,8 +68,15 @@ class NamesHere:
         self.experts: tuple[str, ...] = ("eve", "acme")
         self.document = Retrieval(outcome="retrieved", at="2026-11-17", digest="sha256:00")
         self.state = RegistryState(SqliteNamesLog(folder), desk.recorder, desk.clock)
-        self.requests = RequestService(self.state, desk.inbox, self._fetch, lambda _: self.experts)
-        self.changes = ControllerChanges(self.state)
+        self.sightings = Sightings(self.state, desk.store.kv, desk.clock)
+        self.offered: list[tuple[str, str]] = []
+        self.sightings.provide(lambda: self.offered)
+        self.changes = ControllerChanges(self.state, self.sightings)
+        self.requests = RequestService(
+            self.state, desk.inbox, self._fetch, lambda _: self.experts, self.sightings.under
+        )
+        self.watch = DocumentWatch(self.state, self._fetch, desk.store.kv, desk.clock)
+        self.actions = NamesActions(self.state, self.requests, self.changes)
         self.deciding = DecisionService(desk.inbox, desk.clock, "node", judge=Signatures(), names=self.requests)
 
     async def _fetch(self, reference: str) -> Retrieval:

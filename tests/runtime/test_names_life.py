@@ -18,6 +18,7 @@ from interlock.protocol.names.life import (
     withdrawable_on,
 )
 from interlock.protocol.names.model import Status
+from interlock.protocol.names.records import Retrieval
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.names.actors import Actor
 
@@ -165,3 +166,49 @@ async def test_a_transfer_needs_both_sides_and_public_entries_are_confirmed(tmp_
         assert await refusal(changes.confirm_public(ACME, "acme_search")) == "not_change_controller"
         assert (await changes.confirm_public(ZEBRA, "acme_search")).public_confirmed_on == "2027-03-01"
         assert await refusal(changes.confirm_public(ZEBRA, "zebra_x")) == "not_public"
+
+
+@pytest.mark.req("REG-7.3-4", "REG-8.3-1", "REG-4.2-5")
+async def test_servers_that_offer_a_name_count_as_its_implementations_for_ninety_days(tmp_path: Path) -> None:
+    async with names_at(tmp_path) as here:
+        here.offered = [("acme_search", "files"), ("acme_other", "files"), ("zebra_a", "z1"), ("zebra_b", "z2")]
+        request = await here.requests.file(ACME, proposal())
+        assert "observed_use" in {one.code for one in request.findings}  # a prefix that servers here use
+        await here.accept(request)
+        second = await here.requests.file(ACME, proposal("other", vendor_prefix="none", cross_vendor=True))
+        assert "prefix_advice" in {one.code for one in second.findings if one.verdict == "note"}
+        await here.changes.deprecate(ACME, "acme_search")
+        here.set_day("2027-11-17")
+        with pytest.raises(Refused, match="files \\(2027-11-17\\)") as refused:
+            await here.changes.withdraw(ACME, "acme_search")
+        assert refused.value.error == "implementations_remain"
+        here.offered = []
+        here.set_day("2028-02-14")
+        assert await refusal(here.changes.withdraw(ACME, "acme_search")) == "implementations_remain"
+        here.set_day("2028-02-16")
+        assert (await here.changes.withdraw(ACME, "acme_search")).status is Status.WITHDRAWN
+
+
+@pytest.mark.req("REG-8.2-4")
+async def test_a_document_that_changes_or_is_lost_is_noted_and_nothing_else(tmp_path: Path) -> None:
+    async with names_at(tmp_path) as here:
+        before = await here.registered()
+
+        async def weeks_later(day: str, outcome: Retrieval) -> list[str]:
+            here.set_day(day)
+            here.document = outcome
+            await here.watch.look()
+            return [step.what for step in await here.state.steps_of("acme_search")][3:]
+
+        same, other = here.document, Retrieval(outcome="retrieved", digest="sha256:11")
+        lost = Retrieval(outcome="failed", detail="404")
+        assert await weeks_later("2026-11-20", other) == []  # not a week yet
+        assert await weeks_later("2026-11-24", same) == []
+        assert await weeks_later("2026-12-01", other) == ["document_changed"]
+        assert await weeks_later("2026-12-08", other) == ["document_changed"]  # told once
+        assert await weeks_later("2026-12-15", Retrieval(outcome="skipped_offline")) == ["document_changed"]
+        assert await weeks_later("2026-12-22", lost) == ["document_changed"]
+        assert await weeks_later("2026-12-29", lost) == ["document_changed"]
+        assert await weeks_later("2027-01-05", lost) == ["document_changed", "reference_lost"]
+        assert await weeks_later("2027-01-12", lost) == ["document_changed", "reference_lost"]
+        assert here.entry() == before

@@ -17,6 +17,7 @@ from interlock.protocol.names.life import RequestState
 from interlock.protocol.names.model import Status as EntryStatus
 from interlock.protocol.names.records import Evidence
 from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.names import actions
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.initial import initial_steps
 from interlock.store.sqlite.names_log import NAMES_FILE
@@ -237,6 +238,11 @@ async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(her
         "draft-acme-search-04",
     ]
     assert here.entry().first_registered == before.first_registered
+    same = await here.requests.amend(
+        ACME, proposal(specification_reference="draft-acme-search-04", semantics="3", **public)
+    )
+    assert same.state is RequestState.ACCEPTED
+    assert here.entry().specification.document_digest == here.document.digest  # nothing was fetched, nothing forgotten
     tighter = proposal(specification_reference="draft-acme-search-05")
     returned = await here.requests.amend(ACME, tighter)
     assert returned.state is RequestState.REVISION_REQUESTED
@@ -310,3 +316,29 @@ async def test_what_waited_when_the_node_stopped_waits_again(here: NamesHere, tm
         assert [one.target for one in again.inbox.waiting(Kind.REQUEST)] == [request.id]
         assert await again.accept(request)
         assert again.entry().status is EntryStatus.ACTIVE
+
+
+async def test_one_client_adds_only_so_much_to_the_log_in_a_day(
+    here: NamesHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "ACTIONS_PER_DAY_MAX", 2)
+    await here.registered()
+
+    async def declare(who: str, actor: Actor = ZEBRA) -> str | None:
+        try:
+            await here.actions.act(actor, "declare", "acme_search", Raw(b'{"who":"%b"}' % who.encode()))
+        except Refused as refused:
+            return refused.error
+        return None
+
+    assert [await declare(who) for who in "abc"] == [None, None, "too_many_actions"]
+    assert await declare("c", ACME) is None
+    assert await declare("d", Actor(principal="client:zebra", is_operator=True)) is None
+    here.set_day("2026-11-18")
+    assert await declare("e") is None
+    for bad in (b'{"who":1}', b"[]", b"{", b'{"who":"x","more":1}'):
+        with pytest.raises(Refused) as refused:
+            await here.actions.act(ACME, "declare", "acme_search", Raw(bad))
+        assert refused.value.error in ("invalid_body", "too_many_actions")
+    with pytest.raises(Refused, match="actions are request"):
+        await here.actions.act(ACME, "decide", "acme_search", Raw(b"{}"))

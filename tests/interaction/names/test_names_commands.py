@@ -1,5 +1,6 @@
 """The registry from the command line: asked for, decided with a proof, changed, published, taken over elsewhere."""
 
+import functools
 import hashlib
 import http.client
 import json
@@ -9,10 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.interaction.gate.held import ADA, GATED, Client, anchor, proof, token
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.servers.minting import SigningKey, key, mint
+
+from interlock.operator_api.approvals import Approval
+from interlock.surface.operator.approvals_page import approval_page
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 WIDER = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}, "required": ["q"]}
@@ -25,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def node(folder: Path) -> Iterator[RunningNode]:
-    with running_node(folder, {}, GATED + anchor("ada", ADA, "*")) as running:
+    with running_node(folder, {}, '[auth]\nanonymous = "never"\n' + GATED + anchor("ada", ADA, "*")) as running:
         yield running
 
 
@@ -100,6 +105,9 @@ def test_a_request_is_returned_with_reasons_or_cancelled(node: RunningNode, fold
     )
     assert vague.returncode == 1 and "authenticated does not say which credential" in vague.stderr
     made = json.loads(node.cli("names", "request", "acme_list", "--from", asked(folder, "l"), "--json").stdout)
+    shown_there = json.dumps(node.admin(f"/approvals/{made['approval']}"))
+    page = approval_page(msgspec.json.decode(shown_there, type=Approval)).body
+    assert b'value="deny">Deny<' in page and b'value="return">Return to be revised<' in page
     bare = node.cli("deny", made["approval"], "--return")
     assert bare.returncode == 1 and "say why" in bare.stderr
     assert "returned" in node.cli("deny", made["approval"], "--return", "--reason", "which section?").stdout
@@ -201,12 +209,19 @@ def test_another_node_mirrors_the_registry_pins_it_and_trusts_it_later(node: Run
     assert "trusted" in node.cli("names", "trust", "elsewhere").stdout
 
 
+@functools.cache
+def bearer(node: RunningNode) -> str:
+    return token(node, "reader")
+
+
 def fetch(
     node: RunningNode, path: str, body: str | None = None, kind: str = "application/json", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
     try:
-        sent = {"content-type": kind, **headers} if body is not None else headers
+        sent = {"authorization": f"Bearer {bearer(node)}", **headers}
+        sent = {name: value for name, value in sent.items() if value}
+        sent |= {"content-type": kind} if body is not None else {}
         connection.request("GET" if body is None else "POST", path, body, sent)
         answer = connection.getresponse()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
@@ -253,8 +268,14 @@ def test_the_registry_is_read_over_http_with_tags(node: RunningNode) -> None:
     for path in ("/registry/names/unknown", "/registry/nothing", "/assignments/x/y.xml", "/registry/requests/x"):
         status, _, body = fetch(node, path)
         assert (status, json.loads(body)["error"]) == (404, "not_found")
-    stranger = {"authorization": "Bearer ilc_wrong"}
-    assert fetch(node, "/registry/names", **stranger)[0] == 401
+    for authorization in ("", "Bearer ilc_wrong"):
+        assert fetch(node, "/registry/names", authorization=authorization)[0] == 401
+    written_before = node.config.read_text()
+    node.config.write_text(written_before + "\n[registry]\npublic_read = true\n")
+    wait_for(lambda: fetch(node, "/registry/names", authorization="")[0] == 200)
+    assert fetch(node, "/registry/requests", "{}", authorization="")[0] == 401
+    node.config.write_text(written_before)
+    wait_for(lambda: fetch(node, "/registry/names", authorization="")[0] == 401)
 
 
 @pytest.mark.req("REG-4.1-8", "REG-9-5", "REG-N-3", "REG-5-1")
@@ -268,8 +289,6 @@ def test_a_controller_signs_what_it_asks_for_and_nothing_counts_twice(node: Runn
         status, _, body = fetch(node, path, statement, "application/jose")
         return status, json.loads(body)
 
-    unsigned = fetch(node, "/registry/requests", json.dumps(asking))
-    assert (unsigned[0], json.loads(unsigned[2])["error"]) == (403, "statement_required")
     refusals = (
         (stated(node, mallory, "request", "zoo_feed", asking), "not_change_controller"),
         (stated(node, zoo, "request", "zoo_feed", asking, aud="elsewhere"), "wrong_registry"),
@@ -299,13 +318,13 @@ def test_a_controller_signs_what_it_asks_for_and_nothing_counts_twice(node: Runn
     )
     assert fetch(node, "/registry/requests", "x" * 1_100_000, "application/jose")[0] == 413
     assert fetch(node, "/registry/requests", "x", "text/plain")[0] == 415
-    claimed = token(node, "reader")
-    assert fetch(node, "/registry/names", authorization=f"Bearer {claimed}")[0] == 200
+    unsigned = fetch(node, "/registry/requests", json.dumps(asking))
+    assert (unsigned[0], json.loads(unsigned[2])["error"]) == (403, "not_change_controller")
 
 
 @pytest.mark.req("REG-9-5", "REG-5-9", "REG-7.1-1")
 def test_clients_are_offered_the_registry_as_tools_that_decide_nothing(node: RunningNode, folder: Path) -> None:
-    with Client(node, path="/mcp?names=qualified") as client:
+    with Client(node, token=bearer(node), path="/mcp?names=qualified") as client:
         assert [one["name"] for one in client.ask("tools/list", {})["result"]["tools"]] == []  # each costs tokens
         written_before = node.config.read_text()
         node.config.write_text(written_before + "\n[registry]\ntools = true\n")

@@ -8,7 +8,6 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
-from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
@@ -165,7 +164,7 @@ def _xml(publication: Publication) -> Iterable[str]:
         yield (
             f'    <record date="{entry.first_registered}" updated="{entry.specification.registered}">\n'
             f"      <value>{entry.surface_name}</value>\n"
-            f"      <xref type={quoteattr(kind)} data={quoteattr(reference.data)}>"
+            f'      <xref type="{kind}" data="{_escaped(reference.data)}">'
             f"{_escaped(entry.specification_reference)}</xref>\n"
             f"      <scope>{_escaped(entry.authentication_scope)}</scope>\n"
             f"      <prefix>{_escaped(entry.vendor_prefix)}</prefix>\n"
@@ -177,7 +176,7 @@ def _xml(publication: Publication) -> Iterable[str]:
 
 
 def _escaped(text: str) -> str:
-    return escape(text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
 def _text(publication: Publication) -> Iterable[str]:

@@ -8,7 +8,6 @@ import csv
 import io
 from collections.abc import Iterator
 from typing import Any, Final
-from xml.parsers import expat
 
 import msgspec
 
@@ -145,6 +144,8 @@ class _XmlRows:
     """The records of an XML registry; a document type is refused, and with it every entity that is not XML's own."""
 
     def __init__(self, data: bytes) -> None:
+        from xml.parsers import expat  # here: only an import needs it
+
         self.rows: list[list[str]] = []
         self._path: list[str] = []
         self._record: dict[str, str] | None = None

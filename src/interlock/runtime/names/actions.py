@@ -19,6 +19,8 @@ from interlock.runtime.names.changes import ControllerChanges
 from interlock.runtime.names.requests import RequestService
 from interlock.runtime.names.state import RegistryState
 
+ACTIONS_PER_DAY_MAX: Final = 200  # of one client
+
 Result = Request | Entry | Consent | Implementation
 T = TypeVar("T")
 
@@ -71,6 +73,8 @@ class NamesActions:
         self._state = state
         self._requests = requests
         self._changes = changes
+        self._day = ""
+        self._counts: dict[str, int] = {}
         self._by_name: Mapping[str, Callable[[Actor, str, Raw], Awaitable[Result]]] = {
             "request": self._request,
             "amend": self._amend,
@@ -96,8 +100,21 @@ class NamesActions:
         statement = actor.statement
         if statement is not None and (statement.action, statement.subject) != (action, subject):
             raise Refused("statement_invalid", f"the statement is about {statement.action} {statement.subject[:100]}")
+        self._count(actor)
         await self._state.refresh()
         return await perform(actor, subject, statement.body if statement is not None else body)
+
+    def _count(self, actor: Actor) -> None:
+        """The log only grows, so what one client may add to it in a day is bounded."""
+        if actor.is_operator:
+            return
+        today = self._state.today
+        if self._day != today:
+            self._day, self._counts = today, {}
+        done = self._counts.get(actor.principal, 0)
+        if done >= ACTIONS_PER_DAY_MAX:
+            raise Refused("too_many_actions", f"at most {ACTIONS_PER_DAY_MAX} actions of one client in a day")
+        self._counts[actor.principal] = done + 1
 
     async def _request(self, actor: Actor, name: str, body: Raw) -> Request:
         proposal = _decoded(body, Proposal)

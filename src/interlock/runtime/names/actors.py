@@ -17,6 +17,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
     principal: str
     statement: Statement | None = None
     override: str = ""
+    is_operator: bool = False  # at the operator endpoint
 
     @property
     def shown(self) -> str:

@@ -14,6 +14,7 @@ from interlock.protocol.names.registry import Registry
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.names.actors import Actor, check_controller, step_by
 from interlock.runtime.names.requests import RequestService
+from interlock.runtime.names.sightings import Sightings
 from interlock.runtime.names.state import Change, RegistryState
 
 REASON_CHARS_MAX: Final = TEXT_CHARS_MAX
@@ -22,10 +23,9 @@ REASON_CHARS_MAX: Final = TEXT_CHARS_MAX
 class ControllerChanges:
     """All raise NotFound, Refused and StoreError."""
 
-    def __init__(self, state: RegistryState, seen: Callable[[str], tuple[str, ...]] = lambda _: ()) -> None:
-        """`seen` names the servers of this node that offered a name lately."""
+    def __init__(self, state: RegistryState, sightings: Sightings) -> None:
         self._state = state
-        self._seen = seen
+        self._sightings = sightings
 
     async def deprecate(self, actor: Actor, name: str, successor: str = "") -> Entry:
         if successor and not is_name(successor):
@@ -47,13 +47,14 @@ class ControllerChanges:
     async def withdraw(self, actor: Actor, name: str) -> Entry:
         """After twelve months of deprecation, and without a known implementation. No one can shorten that."""
         today = self._state.today
+        seen = await self._sightings.of(name)
 
         def check(entry: Entry) -> Entry:
             day = withdrawable_on(entry.deprecated_on or today)
             if entry.status is not Status.DEPRECATED or today < day:
                 raise Refused("deprecation_too_short", f"{name} can be withdrawn on {day} at the earliest")
             left = [one.who for one in self._state.registry.remaining_implementations(name)]
-            left += self._seen(name)
+            left += seen
             if left:
                 raise Refused("implementations_remain", f"{name} is implemented by {', '.join(left)}", {"by": left})
             return replace(entry, withdrawn_on=today)

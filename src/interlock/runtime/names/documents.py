@@ -26,10 +26,14 @@ class DocumentFetcher:
         await self._fetcher.close()
 
     async def fetch(self, reference: str) -> Retrieval:
-        at = rfc3339(self._clock.wall())
         url = read_reference(reference).url
-        if url is None:
-            return Retrieval(outcome="failed", at=at, detail="the reference leads to no document that can be fetched")
+        if url is not None:
+            return await self.fetch_at(url)
+        at = rfc3339(self._clock.wall())
+        return Retrieval(outcome="failed", at=at, detail="the reference leads to no document that can be fetched")
+
+    async def fetch_at(self, url: str) -> Retrieval:
+        at = rfc3339(self._clock.wall())
         try:
             body = await self._follow(url)
         except FetchFailed as failed:

@@ -9,12 +9,15 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.names.actions import NamesActions
 from interlock.runtime.names.changes import ControllerChanges
+from interlock.runtime.names.document_watch import DocumentWatch
 from interlock.runtime.names.documents import DocumentFetcher
 from interlock.runtime.names.publishing import Publisher
 from interlock.runtime.names.requests import RequestService
 from interlock.runtime.names.reviews import Reviews
+from interlock.runtime.names.sightings import Sightings
 from interlock.runtime.names.state import RegistryState
 from interlock.runtime.trust.anchors import Anchors
+from interlock.store.ports import KeyValue
 from interlock.store.sqlite.names_log import SqliteNamesLog
 
 
@@ -25,18 +28,24 @@ class NameParts(msgspec.Struct, frozen=True, kw_only=True):
     changes: ControllerChanges
     publisher: Publisher
     actions: NamesActions
+    sightings: Sightings
 
 
-def make_name_parts(data: Path, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock) -> NameParts:
+def make_name_parts(
+    data: Path, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
+) -> NameParts:
     state = RegistryState(SqliteNamesLog(data), recorder, clock)
     documents = DocumentFetcher(clock)
-    requests = RequestService(state, inbox, documents.fetch, anchors.approver_names)
-    changes = ControllerChanges(state)
+    sightings = Sightings(state, kv, clock)
+    requests = RequestService(state, inbox, documents.fetch, anchors.approver_names, sightings.under)
+    changes = ControllerChanges(state, sightings)
+    watch = DocumentWatch(state, documents.fetch, kv, clock)
     return NameParts(
         state=state,
         requests=requests,
-        reviews=Reviews(state, requests, documents),
+        reviews=Reviews(state, requests, documents, watch, sightings),
         changes=changes,
         publisher=Publisher(state, lambda: tuple(sorted(anchors.approver_names("names.*")))),
         actions=NamesActions(state, requests, changes),
+        sightings=sightings,
     )

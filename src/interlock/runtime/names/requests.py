@@ -7,7 +7,7 @@ of an expert. The checks are repeated when it is decided: the registry may be an
 import hashlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -22,6 +22,13 @@ from interlock.protocol.jose.jwks import thumbprint
 from interlock.protocol.jose.public_key import BadKey, read_key_untrusted
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.protocol.names.criteria import judge_proposal
+from interlock.protocol.names.entry_changes import (
+    amended_entry,
+    controller_after,
+    proposal_of,
+    registered_entry,
+    takes_effect,
+)
 from interlock.protocol.names.life import (
     ANSWER_DAYS,
     NOTICE_DAYS,
@@ -31,13 +38,11 @@ from interlock.protocol.names.life import (
     RequestState,
     days_after,
     days_between,
-    review_due,
 )
-from interlock.protocol.names.model import PUBLIC, Entry, Revision
+from interlock.protocol.names.model import NONE, Entry
 from interlock.protocol.names.model import Status as EntryStatus
 from interlock.protocol.names.records import (
     EVIDENCE_MAX,
-    Controller,
     Evidence,
     Finding,
     Holder,
@@ -48,7 +53,6 @@ from interlock.protocol.names.records import (
     Step,
 )
 from interlock.protocol.names.registry import Registry
-from interlock.protocol.names.specification import has_schema, is_compatible, schema_digest
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.operator_errors import NotFound, Refused
@@ -67,13 +71,20 @@ Fetch = Callable[[str], Awaitable[Retrieval]]
 
 class RequestService:
     def __init__(
-        self, state: RegistryState, inbox: Inbox, fetch: Fetch, experts: Callable[[str], tuple[str, ...]]
+        self,
+        state: RegistryState,
+        inbox: Inbox,
+        fetch: Fetch,
+        experts: Callable[[str], tuple[str, ...]],
+        observed: Callable[[str], Mapping[str, str]] = lambda _: {},
     ) -> None:
-        """`experts` names those whose proof decides on a tool, or here on `names.SUBJECT`."""
+        """`experts` names those whose proof decides on a tool, or here on `names.SUBJECT`. `observed`: names under a
+        prefix that servers here offer, with a server each."""
         self._state = state
         self._inbox = inbox
         self._fetch = fetch
         self._experts = experts
+        self._observed = observed
 
     async def open(self) -> None:
         """Takes up what was filed and not yet brought into the inbox, and what was decided and not yet carried out."""
@@ -111,6 +122,7 @@ class RequestService:
         def decide(registry: Registry) -> Change:
             self._check_filing(registry, actor, proposal, amends)
             findings = judge_proposal(proposal, registry, state.today, retrieval, amends=amends)
+            findings += self._observed_use(registry, proposal)
             failed = [one for one in findings if one.verdict == "fail"]
             if failed:
                 details = {"findings": msgspec.to_builtins(findings)}
@@ -134,14 +146,26 @@ class RequestService:
             )
             filed = replace(step_by(actor, state.now, kind, proposal.surface_name), request=request)
             entry = registry.entry(proposal.surface_name)
-            if amends is None or returned or entry is None or not _takes_effect(entry, request):
+            if amends is None or returned or entry is None or not takes_effect(entry, request):
                 return Change((filed,), request)
             accepted = replace(request, state=RequestState.ACCEPTED, decided_on=state.today)
-            amended = _amended(entry, request, state.today, is_breaking=False)
+            amended = amended_entry(entry, proposal, retrieval, state.today, is_breaking=False)
             return Change((replace(filed, what="amend", request=accepted, entry=amended),), accepted)
 
         request: Request = await state.change(decide)
         return await self._bring(request)
+
+    def _observed_use(self, registry: Registry, proposal: Proposal) -> tuple[Finding, ...]:
+        """A prefix that no one holds and servers here use: evidence for the expert, no veto (REG-8.3-1)."""
+        prefix = proposal.vendor_prefix
+        found = self._observed(prefix) if prefix != NONE and prefix not in registry.holders else {}
+        if not found:
+            return ()
+        servers = sorted(set(found.values()))
+        reason = (
+            f"{len(servers)} servers here offer names under {prefix}, on {self._state.today}: {', '.join(servers[:5])}"
+        )
+        return (Finding(criterion=5, verdict="needs_expert", code="observed_use", reason=reason),)
 
     def _check_filing(self, registry: Registry, actor: Actor, proposal: Proposal, amends: Entry | None) -> None:
         controller = registry.controller(proposal.change_controller)
@@ -225,7 +249,7 @@ class RequestService:
 
         def decide(registry: Registry) -> Change:
             entry = self.own_entry(registry, name)
-            proposal = _proposal_of(entry)
+            proposal = proposal_of(entry)
             request = Request(
                 id=id,
                 kind="review",
@@ -370,7 +394,7 @@ class RequestService:
         amends = None if request.kind == "request" else self.own_entry(registry, request.subject)
         if decision.answer == EntryMove.REMOVE.value and amends is not None:
             return Change((replace(step, what=EntryMove.REMOVE.value, entry=amends, is_removed=True),))
-        proposal = _proposal_of(amends) if request.kind == "review" and amends is not None else request.proposal
+        proposal = proposal_of(amends) if request.kind == "review" and amends is not None else request.proposal
         findings = judge_proposal(proposal, registry, state.today, request.retrieval, amends=amends)
         barred = [one for one in findings if one.verdict in ("fail", "revise")]
         if barred:
@@ -381,13 +405,13 @@ class RequestService:
             )
             return Change((replace(step, what=EntryMove.PROMOTE.value, entry=entry),))
         if amends is not None:
-            entry = _amended(amends, request, state.today, is_breaking=True)
+            entry = amended_entry(amends, proposal, request.retrieval, state.today, is_breaking=True)
             return Change((replace(step, what="amend", entry=entry),))
         controller = registry.controller(request.controller)
         if controller.is_proven and not request.is_proven and request.filed_by not in controller.principals:
             raise Refused("not_change_controller", f"{request.filed_by} does not act for {controller.name}")
-        entry = _registered(request, proposal, state.today, self_reviewed=self_reviewed)
-        return Change((replace(step, entry=entry, controller=_controller_after(registry, request)),))
+        entry = registered_entry(proposal, request.retrieval, state.today, self_reviewed=self_reviewed)
+        return Change((replace(step, entry=entry, controller=controller_after(registry, request, UNNAMED)),))
 
     def _is_party(self, request: Request, decision: Decision, key: str | None) -> bool:
         """Whether the one who decides filed the request or acts for its controller."""
@@ -465,98 +489,3 @@ def _thumbprints(keys: tuple[str, ...]) -> set[str | None]:
         except BadKey:
             continue
     return found
-
-
-def _revision(
-    number: int, proposal: Proposal, retrieval: Retrieval | None, today: str, *, is_breaking: bool
-) -> Revision:
-    has_schemas = has_schema(proposal.argument_schema) or has_schema(proposal.return_schema)
-    return Revision(
-        revision=number,
-        specification_reference=proposal.specification_reference,
-        authentication_scope=proposal.authentication_scope,
-        registered=today,
-        argument_schema=proposal.argument_schema,
-        return_schema=proposal.return_schema,
-        argument_digest=schema_digest(proposal.argument_schema),
-        return_digest=schema_digest(proposal.return_schema),
-        schema_source=proposal.schema_source if has_schemas else "none",
-        semantics=proposal.semantics,
-        retrieved_at=retrieval.at if retrieval is not None else None,
-        document_digest=retrieval.digest if retrieval is not None else None,
-        is_breaking=is_breaking,
-    )
-
-
-def _registered(request: Request, proposal: Proposal, today: str, *, self_reviewed: bool) -> Entry:
-    status = EntryStatus(proposal.status)
-    return Entry(
-        surface_name=proposal.surface_name,
-        specification_reference=proposal.specification_reference,
-        authentication_scope=proposal.authentication_scope,
-        vendor_prefix=proposal.vendor_prefix,
-        change_controller=proposal.change_controller,
-        status=status,
-        first_registered=today,
-        revisions=(_revision(1, proposal, request.retrieval, today, is_breaking=False),),
-        review_due=review_due(today) if status is EntryStatus.PROVISIONAL else None,
-        public_confirmed_on=today if proposal.authentication_scope == PUBLIC else None,
-        self_reviewed=self_reviewed,
-    )
-
-
-def _takes_effect(entry: Entry, request: Request) -> bool:
-    """Whether an amendment needs no expert: compatible, of the same scope, and with nothing for a person to judge."""
-    proposal = request.proposal
-    if proposal is None or proposal.breaking or any(one.verdict == "needs_expert" for one in request.findings):
-        return False
-    after = _revision(0, proposal, request.retrieval, "", is_breaking=False)
-    return after.authentication_scope == entry.authentication_scope and is_compatible(entry.specification, after)
-
-
-def _amended(entry: Entry, request: Request, today: str, *, is_breaking: bool) -> Entry:
-    proposal = request.proposal
-    if proposal is None:
-        raise Refused("incomplete", "the amendment proposes nothing")
-    number = entry.specification.revision + 1
-    tightened = entry.authentication_scope == PUBLIC != proposal.authentication_scope
-    return replace(
-        entry,
-        specification_reference=proposal.specification_reference,
-        authentication_scope=proposal.authentication_scope,
-        revisions=(*entry.revisions, _revision(number, proposal, request.retrieval, today, is_breaking=is_breaking)),
-        scope_tightened_on=today if tightened else entry.scope_tightened_on,
-        public_confirmed_on=today if proposal.authentication_scope == PUBLIC else None,
-    )
-
-
-def _proposal_of(entry: Entry) -> Proposal:
-    """What a review judges again: the entry as if it were asked for as Active."""
-    current = entry.specification
-    return Proposal(
-        surface_name=entry.surface_name,
-        change_controller=entry.change_controller,
-        specification_reference=entry.specification_reference,
-        authentication_scope=entry.authentication_scope,
-        vendor_prefix=entry.vendor_prefix,
-        argument_schema=current.argument_schema,
-        return_schema=current.return_schema,
-        schema_source=current.schema_source,
-        semantics=current.semantics,
-        no_authentication_planned=entry.authentication_scope == PUBLIC,
-    )
-
-
-def _controller_after(registry: Registry, request: Request) -> Controller | None:
-    """The controller's record once a request is accepted: the one who asked first acts for it from then on."""
-    proposal = request.proposal
-    controller = registry.controller(request.controller)
-    if proposal is None or controller.is_proven:
-        return None if request.controller in registry.controllers else controller
-    is_nameless = request.is_signed or request.filed_by in UNNAMED
-    return replace(
-        controller,
-        contact=proposal.contact,
-        principals=() if is_nameless else (request.filed_by,),
-        keys=(proposal.controller_key,) if proposal.controller_key else (),
-    )

@@ -1,12 +1,15 @@
-"""What the registry does by itself: it takes in what other processes wrote, and raises the reviews that are due."""
+"""What the registry does by itself: it takes in what other processes wrote, raises the reviews that are due, notes who
+offers what, and looks at documents again."""
 
 import asyncio
 import logging
 from typing import Final
 
 from interlock.runtime.base.operator_errors import Refused
+from interlock.runtime.names.document_watch import DocumentWatch
 from interlock.runtime.names.documents import DocumentFetcher
 from interlock.runtime.names.requests import RequestService
+from interlock.runtime.names.sightings import Sightings
 from interlock.runtime.names.state import RegistryState
 from interlock.store.ports import StoreError
 
@@ -16,10 +19,19 @@ EVERY_S: Final = 3600.0
 
 
 class Reviews:
-    def __init__(self, state: RegistryState, requests: RequestService, documents: DocumentFetcher) -> None:
+    def __init__(
+        self,
+        state: RegistryState,
+        requests: RequestService,
+        documents: DocumentFetcher,
+        watch: DocumentWatch,
+        sightings: Sightings,
+    ) -> None:
         self._state = state
         self._requests = requests
         self._documents = documents
+        self._watch = watch
+        self._sightings = sightings
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -44,5 +56,7 @@ class Reviews:
         try:
             await self._state.refresh()
             await (self._requests.open() if first else self._requests.look())
+            await self._sightings.note()
+            await self._watch.look()
         except (StoreError, Refused) as error:
             log.error("the registry of names cannot be looked over: %s", error)

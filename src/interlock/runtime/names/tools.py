@@ -3,7 +3,7 @@
 They are reached like every other tool, through catalog, guard and a link; at the other end of the link is the node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -86,12 +86,18 @@ class NamesTools:
         self._plan = plan
         self._link = NamesLink(events, clock, parts)
         self._is_shown = False
+        parts.sightings.provide(self._offered)
 
     async def open(self) -> None:
         self.replan(self._plan)
 
     async def close(self) -> None:
         self._link.stop()
+
+    def _offered(self) -> Iterator[tuple[str, str]]:
+        for items in self._catalog.namespace.link_items:
+            if items.link is not self._link:
+                yield from ((route.original, items.link.segment) for route in items.tools)
 
     def replan(self, plan: Plan) -> None:
         if plan.registry.tools == self._is_shown:

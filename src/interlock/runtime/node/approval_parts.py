@@ -74,5 +74,5 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
         expiry=Expiry(inbox),
         notifier=Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=maybe_sent_code),
         codes=codes,
-        names=make_name_parts(plan.data, inbox, anchors, recorder, clock),
+        names=make_name_parts(plan.data, kv, inbox, anchors, recorder, clock),
     )

@@ -91,7 +91,7 @@ class NameOperations:
 
     async def act(self, principal: str, action: str, subject: str, body: Raw, override: str) -> NameOutcome:
         """Raises Refused, NotFound, StoreError."""
-        actor = Actor(principal=principal, override=override.strip())
+        actor = Actor(principal=principal, override=override.strip(), is_operator=True)
         result = await self._actions.act(actor, action, subject, body)
         made = outcome_document(result)
         return NameOutcome(

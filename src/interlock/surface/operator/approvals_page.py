@@ -48,6 +48,7 @@ _NEXT: Final = {
 _FOLDED: Final = (
     "Long values are folded to their sizes; every key is shown. interlock approvals show ID --json has everything."
 )
+_RETURN: Final = '<button name="decision" value="return">Return to be revised</button>'
 _REVEAL: Final = '<button type="button" id="reveal">Show the code</button>'
 _REVEAL_BY_KEY: Final = '<button type="button" id="revealbykey">Show the code</button>'
 _ALL: Final = '<p><a href="/approvals">Everything that waits</a></p>'
@@ -191,8 +192,8 @@ def _decide(one: Approval, *, is_session: bool) -> str:
     own = '<input type="hidden" name="session_key">' if is_session else ""
     action = f"/approvals/{quote(one.id, safe='')}"
     deny = (
-        f'<form method="post" action="{action}">{own}<input type="hidden" name="decision" value="deny">'
-        "<button>Deny</button>"
+        f'<form method="post" action="{action}">{own}'
+        f'<button name="decision" value="deny">Deny</button>{_RETURN if one.kind == "request" else ""}'
         '<label>Reason, told to the caller<br><input name="reason" maxlength="1000"></label></form>'
     )
     if one.status == "approved":

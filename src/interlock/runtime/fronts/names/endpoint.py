@@ -55,6 +55,7 @@ _STATUSES: Final = {
     "wrong_registry": 403,
     "invalid_body": 400,
     "unavailable": 503,
+    "too_many_actions": 429,
 }
 
 Scope = MutableMapping[str, Any]

@@ -1,0 +1,147 @@
+"""What a registry of many names costs: `python -m bench.names [--quick]`.
+
+A registry of 100,000 entries on a log of its own in the temporary folder: how long an import, a start, a lookup and
+each published form take.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.names.model import Entry, Revision, Status
+from interlock.protocol.names.publication import Form, Publication, publish
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.store_backends import build_audit
+from interlock.runtime.names.publishing import Publisher
+from interlock.runtime.names.state import RegistryState
+from interlock.store.sqlite.names_log import SqliteNamesLog
+
+ENTRIES, QUICK_ENTRIES = 100_000, 10_000
+LOOKUPS = 100_000
+LOOKUP_MAX_US = 50.0
+PUBLICATION_MAX_S = 5.0
+COLUMNS = ("what", "time")
+ABOUT = (
+    "A registry with two schemas for each entry, on a log of its own. A lookup is what each tool of an arriving list "
+    "takes; a form is published anew only after a change."
+)
+SCHEMA = Raw(b'{"type":"object","properties":{"q":{"type":"string"},"n":{"type":"integer"}},"required":["q"]}')
+
+
+class NameFigures(msgspec.Struct, frozen=True, kw_only=True):
+    entries: int
+    lookup_us: float
+    seconds: dict[str, float]
+
+
+def measure(quick: bool, say: Callable[[str], None]) -> NameFigures:
+    say("names")
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(_measure(Path(folder), QUICK_ENTRIES if quick else ENTRIES))
+
+
+async def _measure(folder: Path, count: int) -> NameFigures:
+    audit = build_audit("sqlite", folder)
+    await audit.open()
+    recorder = Recorder(audit)
+    seconds: dict[str, float] = {}
+    document = publish(_publication(count), "json")
+    state = RegistryState(SqliteNamesLog(folder), recorder, SystemClock())
+    await state.open()
+    publisher = Publisher(state, lambda: ("eve",))
+    begun = time.perf_counter()
+    await publisher.import_("bench", document, "https://registry.example.org", is_trusted=True)
+    seconds["import"] = time.perf_counter() - begun
+    await recorder.flush()
+    await state.close()
+    state = RegistryState(SqliteNamesLog(folder), recorder, SystemClock())
+    begun = time.perf_counter()
+    await state.open()
+    seconds["start"] = time.perf_counter() - begun
+    publisher = Publisher(state, lambda: ("eve",))
+    for form in get_args(Form):
+        begun = time.perf_counter()
+        publisher.published(form)
+        seconds[f"publish {form}"] = time.perf_counter() - begun
+    asked = [f"vendor{number % count}_tool" for number in range(LOOKUPS)]
+    begun = time.perf_counter()
+    for name in asked:
+        if state.entry(name) is None:
+            raise RuntimeError(name)
+    lookup_us = (time.perf_counter() - begun) / LOOKUPS * 1e6
+    await state.close()
+    await audit.close()
+    return NameFigures(entries=count, lookup_us=lookup_us, seconds=seconds)
+
+
+def _publication(count: int) -> Publication:
+    revision = Revision(
+        revision=1,
+        specification_reference="RFC 9999",
+        authentication_scope="member-recognition",
+        registered="2026-11-17",
+        argument_schema=SCHEMA,
+        return_schema=SCHEMA,
+        schema_source="registrant",
+        semantics="section 2",
+    )
+    entries = tuple(
+        Entry(
+            surface_name=f"vendor{number}_tool",
+            specification_reference="RFC 9999",
+            authentication_scope="member-recognition",
+            vendor_prefix=f"vendor{number}_",
+            change_controller=f"Vendor {number}",
+            status=Status.ACTIVE,
+            first_registered="2026-11-17",
+            revisions=(revision,),
+        )
+        for number in range(count)
+    )
+    return Publication(entries=entries, updated="2026-11-17", today="2026-11-17")
+
+
+def words(figures: NameFigures) -> list[str]:
+    return [f"{figures.entries:,} entries. {ABOUT}"]
+
+
+def rows(figures: NameFigures) -> Iterator[list[str]]:
+    yield ["look a name up", f"{figures.lookup_us:.2f} us"]
+    for what, taken in figures.seconds.items():
+        yield [what, f"{taken:.2f} s"]
+
+
+def promises(figures: NameFigures) -> Iterator[tuple[str, float, bool, str]]:
+    many = f"{figures.entries:,} names"
+    yield (
+        f"a lookup among {many} under {LOOKUP_MAX_US:.0f} us",
+        figures.lookup_us,
+        figures.lookup_us < LOOKUP_MAX_US,
+        "us",
+    )
+    slowest = max(taken for what, taken in figures.seconds.items() if what.startswith("publish"))
+    yield f"publication of {many} under {PUBLICATION_MAX_S:.0f} s", slowest, slowest < PUBLICATION_MAX_S, "s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.names", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the entries")
+    figures = measure(parser.parse_args().quick, print)
+    for row in rows(figures):
+        print(f"{row[0]:16} {row[1]}")
+    kept = list(promises(figures))
+    for promise, _, is_kept, _ in kept:
+        print(f"{'kept' if is_kept else 'MISSED'}: {promise}")
+    return 0 if all(is_kept for _, _, is_kept, _ in kept) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,121 @@
+"""Documents behind specification references: what is fetched, how far redirects are followed, what is never reached."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from interlock.net.fetch import Fetcher, FetchFailed
+from interlock.protocol.names.references import read_reference
+from interlock.protocol.net.address_scope import Scope
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.names.documents import DOCUMENT_BYTES_MAX, DocumentFetcher
+
+ANSWERS = {
+    "/document": b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ntext",
+    "/login": b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n",
+    "/gone": b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+    "/large": b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (DOCUMENT_BYTES_MAX + 1),
+    "/moved3": b"HTTP/1.1 302 Found\r\nlocation: /moved2\r\ncontent-length: 0\r\n\r\n",
+    "/moved2": b"HTTP/1.1 301 Moved\r\nlocation: /moved1\r\ncontent-length: 0\r\n\r\n",
+    "/moved1": b"HTTP/1.1 307 Moved\r\nlocation: /document\r\ncontent-length: 0\r\n\r\n",
+    "/moved4": b"HTTP/1.1 302 Found\r\nlocation: /moved3\r\ncontent-length: 0\r\n\r\n",
+    "/plain": b"HTTP/1.1 302 Found\r\nlocation: http://registry.example.org/\r\ncontent-length: 0\r\n\r\n",
+}
+
+
+@pytest.fixture
+async def origin() -> AsyncIterator[str]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            if line.startswith(b"GET "):
+                answer = ANSWERS[line.split()[1].decode()]
+            if line == b"\r\n":
+                writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.req("REG-5-4")
+async def test_a_document_is_fetched_over_at_most_three_redirects(origin: str) -> None:
+    documents = DocumentFetcher(SystemClock(), within=Scope.MACHINE)
+    try:
+        for path in ("/document", "/moved3"):
+            found = await documents.fetch_at(f"{origin}{path}")
+            assert (found.outcome, found.digest) == ("retrieved", f"sha256:{hashlib.sha256(b'text').hexdigest()}")
+        for path, said in (
+            ("/moved4", "more than 3 redirects"),
+            ("/login", "401"),
+            ("/gone", "404"),
+            ("/large", ""),
+            ("/plain", "not https"),
+        ):
+            found = await documents.fetch_at(f"{origin}{path}")
+            assert found.outcome == "failed" and said in found.detail, (path, found)
+    finally:
+        await documents.close()
+
+
+@pytest.mark.req("REG-5-4")
+async def test_nothing_near_is_reached_and_an_unknown_host_is_offline(
+    origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def find_nothing(*_: Any, **__: Any) -> None:
+        raise OSError("no name server")
+
+    documents = DocumentFetcher(SystemClock())
+    try:
+        near = await documents.fetch_at(f"{origin}/document")
+        assert near.outcome == "failed" and "private address" in near.detail
+        for reference in ("https://127.0.0.1/", "http://specs.example.com/", "a bare word"):
+            assert (await documents.fetch(reference)).outcome == "failed"
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", find_nothing)
+        unknown = await documents.fetch("https://specs.example.com/")
+        assert unknown.outcome == "skipped_offline"
+    finally:
+        await documents.close()
+    with pytest.raises(FetchFailed, match="not https"):
+        await Fetcher().look("http://registry.example.org/")
+
+
+@pytest.mark.req("REG-4.1-4")
+@pytest.mark.parametrize(
+    ("text", "kind", "data"),
+    [
+        ("RFC 9999", "rfc", "rfc9999"),
+        ("draft-x-y-03", "draft", "draft-x-y-03"),
+        ("https://datatracker.ietf.org/doc/draft-x-y/03/", "draft", "draft-x-y-03"),
+        ("doi:10.17487/RFC8126", "doi", "https://doi.org/10.17487/RFC8126"),
+        ("https://specs.example.com/search/1", "uri", "https://specs.example.com/search/1"),
+        (f"https://github.com/a/b/blob/{'0' * 40}/c.md", "uri", f"https://github.com/a/b/blob/{'0' * 40}/c.md"),
+    ],
+)
+def test_references_that_stay_are_recognised(text: str, kind: str, data: str) -> None:
+    read = read_reference(text)
+    assert (read.kind, read.data, read.unstable) == (kind, data, None)
+    assert read.url is not None
+
+
+@pytest.mark.req("REG-4.1-4")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "draft-x-y",
+        "https://datatracker.ietf.org/doc/draft-x-y/",
+        "https://github.com/a/b/blob/main/c.md",
+        "http://specs.example.com/",
+        "specification",
+        "https://10.0.0.1/spec",
+        "https://wiki.internal/spec",
+        "https://localhost/spec",
+        "https://user:secret@example.com/",
+        "https://[",
+    ],
+)
+def test_references_that_may_move_are_told(text: str) -> None:
+    assert read_reference(text).unstable
