@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Raw
 
+from interlock.protocol.approvals.approval import Approval
 from interlock.protocol.rooms.enforcement import CHAT, PROPOSAL
 from interlock.protocol.rooms.envelope import Envelope, decode_untrusted, encode
 from interlock.protocol.rooms.errors import Refusal
@@ -27,6 +28,8 @@ READ_MAX: Final = 100
 READ_DEFAULT: Final = 20
 WAIT_MAX_S: Final = 25.0
 FULFIL_WAIT_S: Final = 20.0
+TRACKED_PAUSE_S: Final = 0.01
+TRACKED_TRIES_MAX: Final = 500
 
 Json = dict[str, Any]
 Topic = Annotated[str, Meta(description="The room.", max_length=128)]
@@ -227,7 +230,7 @@ class Participation:
             return found
         room, who = found
         proposals = self._rooms.proposals
-        proposal = proposals.index.maybe(asked.topic, asked.proposal_id)
+        proposal = await self._tracked(room, asked.proposal_id)
         if proposal is not None and proposal.target is not None and proposal.method == TOOLS_CALL:
             # The gate sees the real operation: what is held there is approved in the inbox, once and with a proof.
             tool = _tool_name(proposal.params)
@@ -240,10 +243,20 @@ class Participation:
         settled = await proposals.wait_until_settled(asked.topic, asked.proposal_id, asked.wait_s)
         return {"topic": asked.topic, "proposalId": asked.proposal_id, **_shown(settled or Settled(done))}
 
+    async def _tracked(self, room: Room, proposal_id: str) -> Approval | None:
+        """One that everyone has just read may not be in the inbox yet."""
+        index = self._rooms.proposals.index
+        for _ in range(TRACKED_TRIES_MAX if room.settings.tracker else 0):
+            if (room.topic, proposal_id) in index or not index.is_waiting(room.topic, proposal_id):
+                break
+            await asyncio.sleep(TRACKED_PAUSE_S)
+        return index.maybe(room.topic, proposal_id)
+
     async def reject(self, principal: str, asked: Rejecting) -> Json | Refusal:
         found = self._room(asked.topic, principal)
         if isinstance(found, Refusal):
             return found
+        await self._tracked(found[0], asked.proposal_id)
         done = await self._rooms.proposals.reject(asked.topic, asked.proposal_id, found[1], principal, asked.reason)
         return done if isinstance(done, Refusal) else _decided(asked.topic, asked.proposal_id, done.status)
 
@@ -251,6 +264,7 @@ class Participation:
         found = self._room(asked.topic, principal)
         if isinstance(found, Refusal):
             return found
+        await self._tracked(found[0], asked.proposal_id)
         done = await self._rooms.proposals.withdraw(asked.topic, asked.proposal_id, found[1])
         return done if isinstance(done, Refusal) else _decided(asked.topic, asked.proposal_id, done.status)
 

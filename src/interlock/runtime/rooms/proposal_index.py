@@ -97,6 +97,10 @@ class ProposalIndex:
     def has_waiting(self, topic: str) -> bool:
         return topic in self._waiting
 
+    def is_waiting(self, topic: str, id: str) -> bool:
+        """Whether it is admitted, and perhaps not in the inbox yet."""
+        return any(id in ids for ids in self._waiting.get(topic, {}).values())
+
     def pending(self, topic: str) -> list[Approval]:
         ids = [id for each in self._waiting.get(topic, {}).values() for id in each]
         found = [one for id in ids if (one := self.maybe(topic, id)) is not None]
