@@ -29,6 +29,11 @@ max_envelope_bytes = 4096
 
 [[room]]
 topic = "closed"
+
+[[room]]
+topic = "untracked"
+members = ["client:restricted"]
+tracker = false
 """
 
 
@@ -94,7 +99,7 @@ async def test_a_participants_tools_are_called_as_its_caller_in_the_room(node: R
 
 
 @pytest.mark.req("X-10.1-3", "X-2.2-2")
-async def test_members_alone_see_them_and_only_full_ones_call_them(node: RunningNode, client: MakeClient) -> None:
+async def test_members_alone_see_them(node: RunningNode, client: MakeClient) -> None:
     id = new_id()
     alice, stranger, restricted = (client(name) for name in ("alice", "stranger", "restricted"))
     async with serving(node, id) as one, serving(node, id, "closed") as closed:
@@ -105,10 +110,39 @@ async def test_members_alone_see_them_and_only_full_ones_call_them(node: Running
         assert (await stranger.call(name))["error"]["message"].startswith("tool_not_found")
         instructions = (await asyncio.to_thread(stranger.wire.modern, "server/discover")).message["result"]
         assert id not in str(instructions) and "obey me" not in str(instructions)
-        refused = (await restricted.call(name))["error"]
-        assert refused["data"]["reason"] == "privilege_violation"
-        assert "tools/call" not in [said["payload"]["method"] for said in one.requests]
+        assert not one.was_called()
     assert closed.requests == []  # no client may join: nobody asks anything there
+
+
+def demand_of(answer: Any) -> Any:
+    assert answer["result"]["isError"] is True, answer
+    return answer["result"]["_meta"]["x-mcpax-confirmation"]
+
+
+@pytest.mark.req("X-10.1-3", "X-4.2-1")
+async def test_a_call_of_a_restricted_client_becomes_a_proposal(node: RunningNode, client: MakeClient) -> None:
+    id = new_id()
+    alice, restricted = client("alice"), client("restricted")
+    async with serving(node, id) as one, serving(node, id, "untracked"):
+        name = f"rooms.garden.{id}.echo"
+        await restricted.until_listed(name, f"rooms.untracked.{id}.echo")
+        held = demand_of(await restricted.call(name, n=1))
+        assert held["status"] == "confirmation_required"
+        again, other = await asyncio.gather(restricted.call(name, n=1), client("restricted").call(name, n=2))
+        assert demand_of(again)["confirmation_id"] == held["confirmation_id"]
+        assert demand_of(other)["confirmation_id"] != held["confirmation_id"]
+        waiting = node.admin(f"/approvals/{held['confirmation_id']}")
+        assert (waiting["kind"], waiting["requested_by"], waiting["tool"]) == ("proposal", "client:restricted", name)
+        assert not one.was_called()
+        fulfilled = await alice.call("rooms.fulfil", topic="garden", proposal_id=held["proposalId"])
+        assert fulfilled["result"]["structuredContent"]["status"] == "fulfilled"
+        assert text_of(await restricted.call(name, n=1)) == "{'n': 1}"
+        assert [said["from"] for said in one.requests if said["payload"]["method"] == "tools/call"] == ["client:alice"]
+        await alice.call("rooms.reject", topic="garden", proposal_id=demand_of(other)["proposalId"], reason="unsafe")
+        denied = await restricted.call(name, n=2)
+        assert demand_of(denied)["status"] == "confirmation_denied" and "unsafe" in text_of(denied)
+        refused = (await restricted.call(f"rooms.untracked.{id}.echo"))["error"]
+        assert refused["data"]["reason"] == "privilege_violation"
 
 
 @pytest.mark.req("X-10.1-3", "X-4.1-4", "X-4-10")
@@ -234,3 +268,19 @@ async def test_they_are_operations_too(node: RunningNode, client: MakeClient) ->
         asked = {"operation": "introspect", "params": {"query": "operations", "search": f"{id} echo"}}
         assert operation in text_of(await alice.call(endpoint, **asked))
         assert operation not in text_of(await stranger.call(endpoint, **asked))
+
+
+@pytest.mark.req("X-10.1-3", "X-N-3")
+async def test_who_is_no_member_any_more_sees_nothing_any_more(node: RunningNode, client: MakeClient) -> None:
+    """The last one: it changes the configuration."""
+    id = new_id()
+    alice = client("alice")
+    async with serving(node, id, "Trusting:Room"), serving(node, id):
+        name, other = f"rooms.trusting_room.{id}.echo", f"rooms.garden.{id}.echo"
+        await alice.until_listed(name, other)
+        text = node.config.read_text()
+        node.config.write_text(text.replace('full = ["client:alice"]\ntrust', 'full = ["client:bob"]\ntrust'))
+        await alice.until(lambda listed: name not in listed)
+        assert other in await alice.tools()
+        assert (await alice.call(name))["error"]["message"].startswith("tool_not_found")
+        await client("bob").until_listed(name)

@@ -161,10 +161,11 @@ class Dispatch(Sender):
             if fault is not None:
                 return self.refuse(call, fault)
         if route.gate is not None:
-            hold = call.hold = self._gate.hold(call, route, back, released_by)
-            if back is not None and back.declined:
-                return self._take_back(call, hold, back)
-        elif ack is not None:
+            if call.hold is None:  # else its link holds it
+                hold = call.hold = self._gate.hold(call, route, back, released_by)
+                if back is not None and back.declined:
+                    return self._take_back(call, hold, back)
+        elif ack is not None and call.hold is None:
             call.hold = ack
         params["name"] = route.wire_name
         return self.go(call, link)

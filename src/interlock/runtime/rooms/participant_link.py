@@ -8,14 +8,13 @@ participant or by others, reaches no call. Of its notifications those about list
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from interlock.config.plan import ToolClass
-from interlock.protocol.ax.errors import SCOPE_DENIED, refusal
 from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_notification, encode_value
-from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, TOOL_DEGRADED, UNAVAILABLE, CodecError, Fault
+from interlock.protocol.jsonrpc.errors import CodecError
 from interlock.protocol.jsonrpc.messages import Notification, Response
 from interlock.protocol.mcp.methods import CANCELLED, PROGRESS
 from interlock.protocol.rooms.envelope import Envelope
@@ -23,12 +22,15 @@ from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.participants import OWN, Participant, Privilege
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, Outcome, Pending
+from interlock.runtime.catalog.routes import Route
 from interlock.runtime.links.connected_link import CHANGES, ID_DIGITS_MAX, ConnectedLink
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.pipes import Trouble, Undelivered
 from interlock.runtime.rooms.enclosed import enclose
 from interlock.runtime.rooms.membership import RoomMembers
+from interlock.runtime.rooms.proposed_calls import ProposalHold, ProposedCalls
+from interlock.runtime.rooms.refusal_faults import fault_of
 from interlock.runtime.rooms.room import Room
 
 NODE: Final = Participant(id=OWN, privilege=Privilege.FULL)  # the node, asking on its own behalf
@@ -63,6 +65,7 @@ class ParticipantLink(ConnectedLink):
         room: Room,
         participant: str,
         members: RoomMembers,
+        proposed: ProposedCalls,
         *,
         vendor_meta: bool,
     ) -> None:
@@ -73,6 +76,7 @@ class ParticipantLink(ConnectedLink):
         self.members = members
         self.pipe = RoomPipe(self, room, participant, members.speaker)
         self._room = room
+        self._proposed = proposed
 
     @property
     def classes(self) -> Mapping[str, ToolClass]:  # type: ignore[override]
@@ -82,6 +86,15 @@ class ParticipantLink(ConnectedLink):
         """It offers tools. What it would have every client read, or keep of a call, it is not asked for."""
         kept = {name: raw for name, raw in facts.capabilities.items() if name in _FOR_CALLERS}
         super().greeted(msgspec.structs.replace(facts, capabilities=kept, instructions=None))
+        self.call_type = self._new_call
+
+    def _new_call(self, *fields: Any) -> Call:
+        """Of one who is restricted here, the call becomes a proposal."""
+        call = Call(*fields)
+        who = self.members.speaker(call.caller.principal.name)
+        if who.privilege is not Privilege.FULL and self._room.settings.tracker and isinstance(call.route, Route):
+            call.hold = ProposalHold(self._proposed, self._room, who, self.participant, call.route.original)
+        return call
 
     def cancel(self, pending: Pending, reason: str) -> None:
         """The one that asked takes it back."""
@@ -123,7 +136,7 @@ class ParticipantLink(ConnectedLink):
         if origin is None:
             self._note_unsent(Undelivered(Trouble.REFUSED, refused.message))
         elif self._no_longer(origin.upstream_id) is not None:
-            origin.on_failed(_fault(refused), Outcome.REFUSED)
+            origin.on_failed(fault_of(refused), Outcome.REFUSED)
 
 
 Speaker = tuple[Participant, str]  # as whom something is said, and the principal behind it
@@ -181,21 +194,3 @@ class RoomPipe:
 
     async def close(self) -> None:
         """Nothing is open."""
-
-
-def _fault(refused: Refusal) -> Fault:
-    details = refused.details or {}
-    match refused.code:
-        case "privilege_violation":
-            return refusal(SCOPE_DENIED, "you are restricted in this room", reason=refused.code)
-        case "rate_limited":
-            data = {
-                "reason": refused.code,
-                "outcome": "not_sent",
-                "retry_after_ms": details.get("retry_after_ms", 1000),
-            }
-            return Fault(TOOL_DEGRADED, "tool_degraded", data)
-        case "unavailable":
-            return Fault(UNAVAILABLE, "unavailable", {"reason": refused.code, "detail": refused.message})
-        case _:
-            return Fault(INVALID_PARAMS, refused.message, {"reason": refused.code, **details})

@@ -23,6 +23,7 @@ from interlock.runtime.links.listing import Listing
 from interlock.runtime.rooms.membership import RoomMembers
 from interlock.runtime.rooms.participant_keeper import LEFT, ParticipantKeeper
 from interlock.runtime.rooms.participant_link import ParticipantLink
+from interlock.runtime.rooms.proposed_calls import ProposedCalls
 from interlock.runtime.rooms.room import Delivery, Room, Seat
 from interlock.runtime.rooms.rooms import Rooms
 
@@ -50,6 +51,7 @@ class RoomLinks:
         self._connector_parts = connector_parts
         self._events = events
         self._clock = clock
+        self._proposed = ProposedCalls(rooms.proposals)
         self._by_room: dict[Room, dict[str, ParticipantKeeper]] = {}
         self._restocking = BackgroundTasks()
         rooms.feeds.presence.subscribe(self._on_presence)
@@ -149,7 +151,14 @@ class RoomLinks:
         participant, members = seat.participant, RoomMembers(self._rooms, room)
         keeper = ParticipantKeeper(
             lambda events: ParticipantLink(
-                path, events, self._clock, room, participant.id, members, vendor_meta=self._vendor_meta
+                path,
+                events,
+                self._clock,
+                room,
+                participant.id,
+                members,
+                self._proposed,
+                vendor_meta=self._vendor_meta,
             ),
             self._connector_parts,
             self._stock,

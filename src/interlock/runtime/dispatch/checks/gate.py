@@ -1,6 +1,6 @@
 """Check 10: does a person have to agree first? A held call passes by `Guard.release`, never here.
 
-In a room, who is restricted there calls nothing at all (MCPx 3.1).
+In a room, a call of one who is restricted there becomes a proposal, or is refused (MCPx 3.1).
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from interlock.runtime.calls.check import CheckNumber, Refuse, Verdict
 from interlock.runtime.calls.refusals import HELD
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.gate.gate import Approvers
+from interlock.runtime.gate.hold import GateHold
 from interlock.runtime.gate.question import hold_reason
 
 
@@ -34,9 +35,9 @@ class GateCheck:
 
     def check(self, call: Call, link: CallLink) -> Refuse | None:
         restricted = link.members.maybe_refusal(call.caller.principal.name) if link.members is not None else None
-        if restricted is not None:
-            return Refuse(self.number, restricted)
         hold = call.hold
+        if restricted is not None and (hold is None or isinstance(hold, GateHold)):  # not what became a proposal
+            return Refuse(self.number, restricted)
         if hold is None:  # where it is held, no person could be asked
             return HELD if call.route is not None and call.route.is_held else None
         return hold.refusal(call) if hold.is_waiting else None
@@ -44,8 +45,8 @@ class GateCheck:
     def explain(self, route: Route, caller: Principal) -> Verdict:
         members = route.link.members
         if members is not None and members.maybe_refusal(caller.name) is not None:
-            why = f"privilege_violation: {caller.name} is restricted in the room {members.name}"
-            return Verdict(check=self.number, name=self.name, verdict="refuse", reason=why)
+            why = f"{caller.name} is restricted in the room {members.name}: the call becomes a proposal there"
+            return Verdict(check=self.number, name=self.name, verdict="hold", reason=why)
         held = route.is_held
         reason = self._why_held(route, caller) if held else self._why_not(route)
         return Verdict(check=self.number, name=self.name, verdict="hold" if held else "pass", reason=reason)
