@@ -250,6 +250,7 @@ PLAIN: list[tuple[dict[str, Any], str]] = [
     (of("npm", args=["--api-key=hidden"]), "/server/args/0"),
     (of("npm", args=["--dsn", "postgresql://me:hidden@db/x"]), "/server/args/1"),
     (of("npm", args=["--header", "Authorization: Bearer hidden"]), "/server/args/1"),
+    (of("npm", args=["postgresql://me:hidden@db/x"]), "/server/args/0"),
     (of("npm", args=["-e", "SECRET_KEY=hidden"]), "/server/args/1"),
     (remote(headers={"Authorization": "Bearer hidden"}), "/server/headers/Authorization"),
     (remote(headers={"X-API-Key": "hidden"}), "/server/headers/X-API-Key"),
@@ -264,6 +265,7 @@ PLAIN: list[tuple[dict[str, Any], str]] = [
 def test_a_credential_in_clear_is_refused_by_name_and_never_shown(data: dict[str, Any], pointer: str) -> None:
     reading = as_driver(data)
     assert told(reading.errors) == [("plaintext_secret", pointer)]
+    assert reading.errors[0].message.endswith("' holds a credential in clear") and "''" not in reading.errors[0].message
     assert b"hidden" not in msgspec.json.encode(reading.problems).lower()
 
 
@@ -275,6 +277,7 @@ def test_a_key_named_in_not_secret_passes(flag: str) -> None:
     assert errors(data | {"metadata": {"interlock": {"not_secret": ["CACHE_TOKEN", flag]}}}) == []
 
 
+@pytest.mark.req("AIP-19.plain-2")
 @pytest.mark.parametrize(
     "env",
     [
