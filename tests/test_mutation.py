@@ -125,10 +125,14 @@ def test_a_mutant_is_met_by_every_process_a_test_starts_and_the_checkout_is_left
         "def test_elsewhere():\n"
         "    said = subprocess.run([sys.executable, '-c', ASK], env={}, capture_output=True, text=True).stdout\n"
         "    assert said == 'True\\n'\n"
+        "def test_here():\n"
+        "    import interlock\n"
+        "    assert interlock.answer()\n"
         "def test_skipped():\n"
         "    pytest.skip('nothing is seen')\n"
     )
     monkeypatch.setattr("tests.mutation.tree.ROOT", small)
+    monkeypatch.setenv("PYTHONPATH", str(small / "src"))
     tree = Tree(tmp_path)
     tests = ["tests/test_small.py::test_elsewhere"]
     assert tree.run(tests, 60) is True
@@ -138,6 +142,7 @@ def test_a_mutant_is_met_by_every_process_a_test_starts_and_the_checkout_is_left
     negated = next(each for each in mutants(source, file) if each.change.startswith("not"))
     with tree.mutated(negated):
         assert tree.run(tests, 60) is False
+        assert tree.run(["tests/test_small.py::test_here"], 60) is False
     assert tree.run(tests, 60) is True
     assert tree.run(tests, 0.01) is None
     assert (small / file).read_bytes() == source

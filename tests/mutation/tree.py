@@ -46,9 +46,11 @@ class Tree:
     def run(self, tests: list[str], seconds: float) -> bool | None:
         """Whether the tests pass, at least one of them not being skipped; None when they do not end in time."""
         command = [str(self._python), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+        # Sources that are named there would be found before the mutant.
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with tempfile.TemporaryFile() as said:
             started = subprocess.Popen(
-                command, cwd=self.root, stdout=said, stderr=subprocess.DEVNULL, start_new_session=True
+                command, cwd=self.root, env=env, stdout=said, stderr=subprocess.DEVNULL, start_new_session=True
             )
             try:
                 status = started.wait(seconds)

@@ -164,6 +164,7 @@ async def test_other_bytes_for_a_recorded_wheel_are_refused(shelf: Shelf, tmp_pa
     assert "HASH" in " ".join(failed.attempts[0].output).upper()
 
 
+@pytest.mark.req("AIP-30.install-3")
 async def test_a_lock_for_something_else_is_not_used(shelf: Shelf, tmp_path: Path) -> None:
     place = Place(tmp_path, shelf.env)
     shelf.put("tool", "1.0.0", ("tool",))
@@ -496,6 +497,7 @@ class StillClock:
         return 1_800_000_000.0
 
 
+@pytest.mark.req("AIP-30.install-3")
 async def test_locks_are_kept_in_the_store_by_id_and_major_version(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.open()
