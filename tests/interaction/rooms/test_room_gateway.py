@@ -720,3 +720,38 @@ async def test_what_a_participant_says_of_itself_is_shown_to_the_others(node: Ru
             with pytest.raises(InvalidStatus) as refused:
                 await Bare.join(node, "garden", secret, **wrong)
             assert refused.value.response.status_code == 400
+
+
+@pytest.mark.req("X-6.3-2")
+async def test_participants_of_both_versions_call_each_other_in_one_room(node: RunningNode) -> None:
+    (old, _), (new, _) = names("full", "full")
+    first = await Bare.join(node, "garden", token(node, old, privilege="full"), protocol="mcp-x/v0")
+    second = await Bare.join(node, "garden", token(node, new, privilege="full"))
+    versions = {old: "mcp-x/v0", new: "mcpx/v0.1"}
+    for caller, one, target, other in ((old, first, new, second), (new, second, old, first)):
+        request = await one.send("mcp", CALL, to=[target], protocol=versions[caller])
+        asked = await other.until(id=request)
+        assert (asked["protocol"], asked["payload"]) == (versions[target], CALL)
+        reply = {"jsonrpc": "2.0", "id": 42, "result": {"content": []}}
+        await other.send("mcp", reply, to=[caller], correlation_id=request, protocol=versions[target])
+        heard = await one.until(correlation_id=request, kind="mcp")
+        assert (heard["protocol"], heard["payload"]) == (versions[caller], reply)
+    # And both on one connection.
+    await second.say("x", protocol="mcp-x/v0")
+    assert (await second.until(kind="chat"))["protocol"] == "mcpx/v0.1"
+    await first.leave()
+    await second.leave()
+
+
+@pytest.mark.req("X-N-2", "X-3.2-5")
+def test_ids_are_short_plain_and_not_the_gateways(node: RunningNode) -> None:
+    def issue(participant: str) -> Any:
+        room = {"topic": "garden", "participant": participant}
+        return node.admin("/admin/tokens", "POST", {"name": "ids", "for": "room", "room": room})
+
+    for good in ("a", "A.b_c-d:9", "x" * 64):
+        assert "token" in issue(good), good
+    for reserved in ("interlock", "system:gateway", "system:x"):
+        assert issue(reserved)["error"] == "reserved_id"
+    for bad in ("", "x" * 65, "a b", "a\nb", "é", "a/b", "a\x00"):
+        assert "error" in issue(bad), bad

@@ -49,6 +49,17 @@ class Person:
             more["proof"] = signed_enrolment(self.node, id)
         return self.node.admin(f"/approvals/{id}", "POST", {"decision": decision, **more})
 
+    def read(self, path: str) -> str:
+        """What a viewer gets over HTTP."""
+        made = self.node.admin("/admin/tokens", "POST", {"name": "monitor", "for": "operator", "scope": "read"})
+        connection = http.client.HTTPConnection(self.node.operator_url.removeprefix("http://"), timeout=10)
+        connection.request("GET", path, headers={"authorization": f"Bearer {made['token']}"})
+        answered = connection.getresponse()
+        text = answered.read().decode()
+        connection.close()
+        assert answered.status == 200, text
+        return text
+
     async def waiting(self, proposal: str, status: str = "pending") -> dict[str, Any]:
         """The approval of a proposal, once it is in the inbox."""
 
@@ -401,3 +412,34 @@ async def test_people_and_agents_of_different_trust_work_in_one_room(node: Runni
                         assert (await other.until(id=id))["from"] == name
                 else:
                     assert (await one.until(kind="mcp", correlation_id=id))["payload"]["error"]["code"] == -32001
+
+
+@pytest.mark.req("X-7.3-2")
+async def test_proposals_and_refusals_can_be_monitored(node: RunningNode, person: Person) -> None:
+    def metrics() -> dict[str, float]:
+        lines = person.read("/metrics").splitlines()
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+    async with joined(node, "restricted", "full", topic="few") as (agent, robot):
+        before = metrics()
+        proposal = await propose(agent, robot)
+        await agent.send("mcp", {"id": 1}, to=[robot.name])
+        waiting = await person.waiting(proposal)
+        now = metrics()
+        assert now['interlock_room_participants{room="few"}'] == now['interlock_room_connections{room="few"}'] == 2
+        pending = 'interlock_room_proposals_pending{room="few"}'
+        assert now[pending] == before[pending] + 1
+        await asyncio.to_thread(person.decide, waiting["id"], "deny")
+        await agent.until(event="proposal_rejected")
+        after = metrics()
+        grown = {name: value - before.get(name, 0) for name, value in after.items() if 'room="few"' in name}
+        name = "interlock_room_proposal_decision_seconds"
+        assert {one: value for one, value in grown.items() if value == 1} == {
+            'interlock_room_envelopes_total{room="few",kind="mcp/proposal"}': 1,
+            'interlock_room_refusals_total{room="few",code="privilege_violation"}': 1,
+            'interlock_room_violations_total{room="few"}': 1,
+            'interlock_room_proposals_total{room="few",status="pending"}': 1,
+            'interlock_room_proposals_total{room="few",status="rejected"}': 1,
+            f'{name}_count{{room="few"}}': 1,
+        } | {one: 1.0 for one in grown if one.startswith(f"{name}_bucket")}
+        assert after[f'{name}_bucket{{room="few",le="+Inf"}}'] == after[f'{name}_count{{room="few"}}']

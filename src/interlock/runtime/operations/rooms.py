@@ -16,6 +16,7 @@ from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.rooms.connection import RoomConnection as Connection
+from interlock.runtime.rooms.metrics import exposition
 from interlock.runtime.rooms.observed import Observed, observed_in
 from interlock.runtime.rooms.room import Room as LiveRoom
 from interlock.runtime.rooms.rooms import Change
@@ -32,6 +33,9 @@ class RoomOperations:
 
     def list_all(self) -> Rooms:
         return Rooms(rooms=tuple(self._shown(room) for room in self._rooms.by_topic.values()))
+
+    def metrics(self) -> str:
+        return exposition(self._rooms)
 
     async def create(self, topic: str, by: str) -> Room:
         """Raises Refused, StoreError."""

@@ -4,6 +4,8 @@ The record of a proposal is its approval in the inbox; here is what the inbox ha
 """
 
 import asyncio
+from bisect import bisect_left
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +22,7 @@ from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.rooms.room import Room
 
 NAMES_MAX: Final = 10_000
+WAIT_BOUNDS_S: Final = (1, 5, 15, 60, 300, 1800, 7200, 86_400)
 
 Key = tuple[str, str]  # topic, id of the envelope
 
@@ -35,12 +38,32 @@ class Tracked(msgspec.Struct):
     changed: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
+class Waits(msgspec.Struct):
+    """How long proposals waited until they were decided, as a histogram."""
+
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * len(WAIT_BOUNDS_S))
+    count: int = 0
+    total_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total_s += seconds
+        place = bisect_left(WAIT_BOUNDS_S, seconds)
+        if place < len(WAIT_BOUNDS_S):
+            self.counts[place] += 1
+
+    def cumulated(self) -> list[tuple[str, int]]:
+        told = zip(map(str, WAIT_BOUNDS_S), accumulate(self.counts), strict=True)
+        return [*told, ("+Inf", self.count)]
+
+
 class ProposalIndex:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._tracked: dict[Key, Tracked] = {}
         self._waiting: dict[str, dict[str, set[str]]] = {}  # topic -> proposer -> ids that are admitted or pending
         self._names: dict[Key, str] = {}  # topic and principal -> what it is called in the room
+        self.waits: dict[str, Waits] = {}  # by topic
         self.counts: dict[tuple[str, str], int] = {}  # topic and status -> how many came to stand so
 
     def load(self) -> None:
@@ -56,6 +79,9 @@ class ProposalIndex:
 
     def count(self, topic: str, status: ProposalStatus) -> None:
         self.counts[topic, status.value] = self.counts.get((topic, status.value), 0) + 1
+
+    def note_decided(self, approval: Approval, now: float) -> None:
+        self.waits.setdefault(approval.room or "", Waits()).add(max(0.0, now - approval.created_at))
 
     def name(self, topic: str, principal: str, participant: str) -> None:
         if len(self._names) >= NAMES_MAX:

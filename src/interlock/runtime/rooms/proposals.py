@@ -409,6 +409,8 @@ class Proposals:
             return
         self.index.release(topic, tracked.proposer, proposal_id)
         self.index.count(topic, status)
+        if tracked.told is None and approval.decision is not None:
+            self.index.note_decided(approval, approval.decision.at)
         tracked.told = status
         tracked.changed.set()
         tracked.changed = asyncio.Event()

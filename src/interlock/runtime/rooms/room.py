@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
@@ -148,6 +148,8 @@ class Room:
         self.settings = settings
         self.history = history
         self.seats: dict[str, Seat] = {}
+        self.accepted: Counter[str] = Counter()  # since the start, by kind
+        self.refused: Counter[str] = Counter()  # by code
         self._visitors: dict[str, Privilege] = {}  # who sent something of late and is not here
         self._coming: dict[str, int] = {}  # connections that are being accepted, by participant
         self.delivered = 0  # the sequence up to which everyone has heard
@@ -315,10 +317,12 @@ class Room:
                 envelope = as_said(envelope)
             refusal = self._refusal(envelope, who)
         if refusal is not None:
+            self.refused[refusal.code] += 1
             self._note_refused(envelope, who, principal, refusal)
             return refusal
         now = self._clock.wall()
         envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339_ms(now))
+        self.accepted[envelope.kind] += 1
         self._known.add(envelope, who.id)
         if who.id not in self.seats:
             self._visitors[who.id] = who.privilege
