@@ -84,6 +84,7 @@ COMMANDS = [
     ("audit", "tail"),
     ("audit", "verify"),
     ("audit", "export"),
+    ("discover",),
     ("explain",),
     ("doctor",),
     ("version",),

@@ -137,6 +137,18 @@ async def scope_of_url(url: str) -> Scope:
     return min(Scope.PRIVATE, *found)
 
 
+async def is_near(url: str) -> bool:
+    """Whether a name leads, with any of its addresses, into a private network or to this machine. What cannot be
+    resolved leads nowhere."""
+    written = maybe_scope(urlsplit(url).hostname or "")
+    if written is not None:
+        return written is not Scope.PUBLIC
+    try:
+        return any(scope_of(address) is not Scope.PUBLIC for address in await _addresses(url))
+    except FetchFailed:
+        return False
+
+
 async def _permitted_addresses(url: str, within: Scope | None) -> list[str]:
     """The addresses to connect to, none of which may be nearer than `within`."""
     addresses = await _addresses(url)

@@ -36,7 +36,7 @@ _WORDS: Final = {
     "scope_tightened": "the name was public once and now asks for a credential",
     "deprecated": "the name is deprecated",
     "withdrawn": "the name is withdrawn",
-    "pin_differs": "it is not what is pinned, and what is pinned can go on: interlock names repin {name}",
+    "pin_differs": "it is not what is pinned for {name}, and clients can go on",
 }
 
 
@@ -234,7 +234,7 @@ def _held_to_pin(
         "pinned": pin.digest,
         "offered": offered.digest,
         "differences": [msgspec.structs.asdict(each) for each in compared.differences],
-        "detail": f"{detail}; interlock names repin {name} takes it as it now is",
+        "detail": f"{detail}; pinning it again takes it as it now is",
     }
     refusal = Fault(SPECIFICATION_DRIFT, "specification_drift", dict(data))
     return Surface(judgement=judged, refusal=refusal, warning=str(data["detail"]))

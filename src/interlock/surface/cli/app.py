@@ -25,6 +25,7 @@ VERBS = {
         "status",
         "open",
         "add",
+        "discover",
         "tools",
         "approvals",
         "approve",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from interlock.runtime.drivers.add.flow import Agree, DriverRequest, WrapResult
 
 SETTLE_S = 30.0
+DNS = "dns:"
 PATH_CHARS_MAX = 4096
 SETTLE_LOOK_S = 0.2
 
@@ -38,6 +39,7 @@ app = verb_app("Make a driver of an MCP server.")
     interlock add pypi:mcp-server-git --program git -- --repository .
     interlock add https://mcp.example.com/mcp --secret TOKEN
     interlock add docker:mcp/time --yes
+    interlock add dns:example.com
     interlock add -- node ./server.js --port 0
     interlock add notes-mcp
     """,
@@ -47,7 +49,8 @@ def add(
     reference: Annotated[
         str,
         typer.Argument(
-            metavar="REF", help="npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, ./program, or a draft's id."
+            metavar="REF",
+            help="npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, dns:DOMAIN, ./program, or a draft's id.",
         ),
     ],
     args: Annotated[
@@ -118,6 +121,50 @@ def add(
         writes=tuple(writable(each) for each in write or ()),
         beside=tuple(with_ or ()),
     )
+    if asked.reference.startswith(DNS):
+        asked.reference = _found_by_dns(invocation, asked.reference.removeprefix(DNS), yes=yes)
+    add_server(invocation, asked, yes=yes, replace=replace, no_trust=no_trust)
+
+
+def asked_for(reference: str, *, as_id: str | None = None) -> "_Asked":
+    """A server at an address, with nothing said of it."""
+    return _Asked(
+        reference=reference,
+        args=(),
+        as_id=as_id,
+        tools=None,
+        classes={},
+        env={},
+        secrets=(),
+        headers={},
+        egress=(),
+        programs=(),
+        writes=(),
+        beside=(),
+    )
+
+
+def _found_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
+    """The address that a domain names, once a person agrees to connect to it (REG-7.1-4)."""
+    from interlock.surface.cli.verbs.discover import chosen_server, find_servers
+
+    found = find_servers(invocation, domain, tries=False)
+    url = chosen_server(domain, found)
+    said = f"{url}, found at {found.name}, {found.dnssec}"
+    if yes:
+        invocation.out.remark(said)
+        return url
+    if not can_ask():
+        hint = f"run it on a terminal, with --yes, or name the server: interlock add {url}"
+        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
+    if not typer.confirm(f"{said}. Connect to it?", default=False, err=True):
+        raise Refused("not_confirmed", "nothing was connected to, and nothing was done")
+    return url
+
+
+def add_server(
+    invocation: Invocation, asked: "_Asked", *, yes: bool = False, replace: bool = False, no_trust: bool = False
+) -> None:
     if not (yes or no_trust or can_ask()):
         hint = "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust ID"
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
