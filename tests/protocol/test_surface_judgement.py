@@ -168,6 +168,12 @@ def test_an_entry_without_schemas_verifies_nothing() -> None:
     assert judged(ARGUMENT, RETURN, entry(bare)).verdict is V.UNVERIFIABLE
 
 
+@pytest.mark.parametrize("text", [b"{", b"[]", b"null"])
+def test_a_specification_that_cannot_be_read_verifies_nothing(text: bytes) -> None:
+    one = entry(msgspec.structs.replace(revision(), argument_schema=Raw(text)))
+    assert judged(with_property(ARGUMENT, extra=STRING), RETURN, one).verdict is V.UNVERIFIABLE
+
+
 @pytest.mark.req("REG-8.1-5")
 def test_a_specification_without_results_says_nothing_of_them() -> None:
     one = entry(msgspec.structs.replace(revision(), return_schema=Raw(b"null"), return_digest=None))

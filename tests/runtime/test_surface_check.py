@@ -292,7 +292,7 @@ async def test_a_pinned_tool_that_drifts_is_refused_until_it_is_pinned_anew(boun
     assert bound.route("one.free").surface is None
     await bound.lists(tool("free", WIDER))
     surface = bound.route("one.free").surface
-    assert surface is not None and surface.refusal is None and "pinned for free" in surface.warning
+    assert surface is not None and surface.refusal is None and "repin free" in surface.warning
     await bound.lists(tool("free", BAD))
     fault = bound.route("one.free").refusal
     assert fault is not None and fault.data is not None

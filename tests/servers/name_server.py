@@ -23,10 +23,7 @@ class NameServer:
 
     def __init__(self) -> None:
         self.answers: Answerer = lambda query, is_tcp: None
-        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.udp.bind(("127.0.0.1", 0))
-        self.tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self.tcp.bind(self.udp.getsockname())
+        self.udp, self.tcp = _one_port_for_both()
         self.tcp.listen(8)
         self.address = f"127.0.0.1:{self.udp.getsockname()[1]}"
         self.asked: list[str] = []
@@ -67,6 +64,21 @@ class NameServer:
         self.tcp.shutdown(socket.SHUT_RDWR)
         self.udp.close()
         self.tcp.close()
+
+
+def _one_port_for_both() -> tuple[socket.socket, socket.socket]:
+    """A port that is free for UDP may be in use for TCP."""
+    while True:
+        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        udp.bind(("127.0.0.1", 0))
+        tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            tcp.bind(udp.getsockname())
+        except OSError:
+            udp.close()
+            tcp.close()
+            continue
+        return udp, tcp
 
 
 @contextlib.contextmanager

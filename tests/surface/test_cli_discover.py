@@ -39,7 +39,10 @@ def test_it_lists_what_it_finds_and_says_whether_it_is_signed(inline: Inline, se
 
 
 @pytest.mark.req("REG-7.1-4")
-def test_absence_is_refused_and_failure_is_unreachable(inline: Inline, server: NameServer) -> None:
+def test_absence_is_refused_and_failure_is_unreachable(
+    inline: Inline, server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.net.dns_lookup.LOOKUP_S", 0.2)
     server.answers = Zone(NAME)
     told = inline("discover", "example.org")
     assert (told.code, "names no MCP server" in told.err) == (1, True)

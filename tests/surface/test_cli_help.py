@@ -17,7 +17,7 @@ NAMES = [
         for word in ("list", "show", "check", "verify", "request", "amend", "deprecate", "reinstate", "withdraw")
     ),
     *((word,) for word in ("transfer", "confirm-public", "declare", "end", "consent", "dispute", "cancel", "publish")),
-    *((word,) for word in ("import", "trust")),
+    *((word,) for word in ("import", "trust", "repin")),
 ]
 COMMANDS = [
     ("init",),

@@ -105,6 +105,19 @@ class NameVerification(Struct, frozen=True, kw_only=True):
     notes: Annotated[tuple[str, ...], Meta(description="deprecated, behind, unknown_revision, ...")]
 
 
+class PinnedTool(Struct, frozen=True, kw_only=True):
+    """A tool that is held to the schemas it had when it was pinned."""
+
+    tool: Annotated[str, Meta(description="Its qualified name.")]
+    digest: Annotated[str, Meta(description="Of the schemas it is held to.")]
+
+
+class PinnedTools(Struct, frozen=True, kw_only=True):
+    """The tools that were pinned, or are no longer."""
+
+    tools: Annotated[tuple[PinnedTool, ...], Meta(description="In the order of the alphabet.")]
+
+
 class NamePrefix(Struct, frozen=True, kw_only=True):
     """A vendor prefix. It is held by procedure; no signature proves it."""
 

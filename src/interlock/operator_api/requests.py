@@ -74,6 +74,13 @@ class VerifyName(RequestBody, frozen=True, kw_only=True):
     definition: Annotated[Raw, Meta(description="The tool as a server lists it: inputSchema, outputSchema.")]
 
 
+class PinName(RequestBody, frozen=True, kw_only=True):
+    """Which tools are held to what they are now."""
+
+    name: Annotated[str, Meta(description="A surface name, or a tool's qualified name.", min_length=1, max_length=500)]
+    remove: Annotated[bool, Meta(description="Take the pins away instead.")] = False
+
+
 class TrustSource(RequestBody, frozen=True, kw_only=True):
     """Whether what an imported registry says is enforced."""
 

@@ -16,6 +16,21 @@ class ToolOperation(Struct, frozen=True, kw_only=True):
     reason: Annotated[str | None, Meta(description="Why, where the rule alone does not say it.")]
 
 
+class ToolSurface(Struct, frozen=True, kw_only=True):
+    """What the registry of names says of a tool."""
+
+    name: Annotated[str, Meta(description="The surface name.")]
+    verdict: Annotated[str, Meta(description="identical, compatible, input_only, undecided, mismatch, ...")]
+    status: Annotated[str | None, Meta(description="Of the entry; null: the name is not registered.")]
+    digest: Annotated[str | None, Meta(description="Of the schemas that the server offers.")]
+    registered: Annotated[str | None, Meta(description="Of the schemas of the specification.")]
+    revision: Annotated[int | None, Meta(description="The current one of the specification.")]
+    notes: Annotated[tuple[str, ...], Meta(description="behind, unknown_revision, claim_mismatch, deprecated, ...")]
+    differences: Annotated[tuple[str, ...], Meta(description="Where it does not keep to it, or may not.")]
+    refused: Annotated[bool, Meta(description="Whether every call is refused for it.")]
+    warning: Annotated[str, Meta(description="What an operator should know; empty: nothing.")]
+
+
 class Tool(Struct, frozen=True, kw_only=True):
     """A tool as it is listed, or withheld."""
 
@@ -35,6 +50,9 @@ class Tool(Struct, frozen=True, kw_only=True):
     ] = UNSET
     hops: Annotated[int, Meta(description="Hops to its server.")]
     withheld: Annotated[str | None, Meta(description="Why it is not listed; null: it is.")]
+    surface: Annotated[
+        ToolSurface | UnsetType, Meta(description="What the registry of names says of it; absent: nothing.")
+    ] = UNSET
 
 
 class Tools(Struct, frozen=True, kw_only=True):

@@ -61,11 +61,23 @@ class SchemaPair:
 
     def __init__(self, argument: Raw | None, returned: Raw | None, effort: Effort | None = None) -> None:
         """Raises CodecError for what cannot be read, and EffortSpent."""
-        self.argument = normalised(_decoded(argument, ANY_ARGUMENTS), effort)
-        self.returned = None if returned is None else normalised(_decoded(returned, None), effort)
-        self.argument_digest = normalised_digest(self.argument)
-        self.return_digest = None if self.returned is None else normalised_digest(self.returned)
-        self._argument_is_small, self._return_is_small = _is_small(argument), _is_small(returned)
+        self._argument, self._returned = argument, returned
+        self._effort = effort
+        self.has_results = returned is not None
+        self.argument_digest, self.return_digest = self._digests()
+        self._effort = None
+
+    def _digests(self) -> tuple[str, str | None]:
+        returned = self.returned
+        return normalised_digest(self.argument), None if returned is None else normalised_digest(returned)
+
+    @cached_property
+    def argument(self) -> Any:
+        return normalised(_decoded(self._argument, ANY_ARGUMENTS), self._effort)
+
+    @cached_property
+    def returned(self) -> Any:
+        return None if self._returned is None else normalised(_decoded(self._returned, None), self._effort)
 
     @cached_property
     def digest(self) -> str:
@@ -74,16 +86,28 @@ class SchemaPair:
 
     @cached_property
     def accepted(self) -> Side:
-        return Side(self.argument, is_small=self._argument_is_small)
+        return Side(self.argument, is_small=_is_small(self._argument))
 
     @cached_property
     def declared(self) -> Side:
         """As a client uses it that is written to the specification: nothing but what is declared."""
-        return Side(_closed(self.argument), is_small=self._argument_is_small)
+        return Side(_closed(self.argument), is_small=_is_small(self._argument))
 
     @cached_property
     def results(self) -> Side:
-        return Side(self.returned, is_small=self._return_is_small)
+        return Side(self.returned, is_small=_is_small(self._returned))
+
+
+class RegisteredPair(SchemaPair):
+    """Of a revision, whose digests were computed when it was registered."""
+
+    def __init__(self, revision: Revision, argument_digest: str) -> None:
+        self._known = argument_digest, revision.return_digest
+        returned = None if revision.return_schema == NO_SCHEMA else revision.return_schema
+        super().__init__(revision.argument_schema, returned)
+
+    def _digests(self) -> tuple[str, str | None]:
+        return self._known
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,38 +131,35 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 class Specification:
     """A revision, prepared for comparing."""
 
-    __slots__ = ("_argument_text", "_pair", "_return_text", "revision")
+    __slots__ = ("_pair", "revision")
 
     def __init__(self, revision: Revision) -> None:
         self.revision = revision
         self._pair: SchemaPair | None = None
-        self._argument_text, self._return_text = _text(revision.argument_schema), _text(revision.return_schema)
 
     @property
     def pair(self) -> SchemaPair:
         if self._pair is None:
-            returned = self.revision.return_schema
-            self._pair = SchemaPair(self.revision.argument_schema, None if returned == NO_SCHEMA else returned)
+            self._pair = RegisteredPair(self.revision, self.revision.argument_digest or "")
         return self._pair
 
     def is_text_of(self, argument: Raw, returned: Raw | None) -> bool:
         """The same JSON, whatever the order of its members: the quick way to `identical`."""
-        if self._argument_text is None:
-            return False
-        return _text(argument) == self._argument_text and (_text(returned) or b"null") == self._return_text
+        wanted, promised = self.revision.argument_schema, self.revision.return_schema
+        return _is_same_text(argument, wanted) and _is_same_text(NO_SCHEMA if returned is None else returned, promised)
 
 
 _TEXT: Final = msgspec.json.Encoder(order="deterministic")
 _READ: Final = msgspec.json.Decoder()
 
 
-def _text(raw: Raw | None) -> bytes | None:
-    if raw is None:
-        return None
+def _is_same_text(one: Raw, other: Raw) -> bool:
+    if bytes(one) == bytes(other):
+        return True
     try:
-        return _TEXT.encode(_READ.decode(raw))
+        return _TEXT.encode(_READ.decode(one)) == _TEXT.encode(_READ.decode(other))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
+        return False
 
 
 def _decoded(raw: Raw | None, otherwise: Any) -> Any:
@@ -192,7 +213,10 @@ def judge(
         except CodecError:
             unread = SurfaceDifference(side="argument", path="", registered="a schema", offered="one that is not read")
             return msgspec.structs.replace(judged, verdict=SurfaceVerdict.MISMATCH, differences=(unread,))
-        compared = compare(current.pair, offered, effort)
+        try:
+            compared = compare(current.pair, offered, effort)
+        except CodecError:  # of what is registered
+            return judged
     behind = None
     if compared.verdict is not SurfaceVerdict.IDENTICAL:
         behind = _older(specifications[:-1], offered)
@@ -218,7 +242,7 @@ def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comp
     given = _includes_arguments(registered, offered, effort) if not is_same_argument else InclusionOutcome()
     is_same_return = registered.return_digest == offered.return_digest
     got = InclusionOutcome()
-    if not is_same_return and registered.returned is not None and offered.returned is not None:
+    if not is_same_return and registered.has_results and offered.has_results:
         got = includes(
             registered.results,
             registered.returned,
@@ -234,7 +258,7 @@ def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comp
         is_certain = worst is InclusionVerdict.REJECTS
         verdict = SurfaceVerdict.MISMATCH if is_certain else SurfaceVerdict.UNDECIDED
         return Comparison(verdict=verdict, differences=differences)
-    if registered.returned is not None and offered.returned is None:
+    if registered.has_results and not offered.has_results:
         return Comparison(verdict=SurfaceVerdict.INPUT_ONLY)
     is_same = is_same_argument and is_same_return
     return Comparison(verdict=SurfaceVerdict.IDENTICAL if is_same else SurfaceVerdict.COMPATIBLE)

@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from interlock.config.plan import ToolClass
 from interlock.protocol.approvals.approval import Approval, Decision, Kind, Source, What
-from interlock.protocol.approvals.digests import ACCEPT, CHANGED, UNCLASSIFIED
+from interlock.protocol.approvals.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
 from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.ax.confirmation.claims import Claims, claims_shown, is_looser
 from interlock.protocol.jsonrpc.errors import Fault
@@ -289,6 +289,7 @@ class Definitions:
                 approval.kind is Kind.DEFINITION
                 and approval.status is Status.PENDING
                 and approval.target == segment
+                and SURFACE not in approval.factors
                 and snapshot is not None
                 and approval.digest != snapshot.digest
             )

@@ -78,6 +78,9 @@ class Introspection:
         levels = {name: entry.danger.level.word for name, entry in dangers.items() if entry.danger.level >= 2}
         if levels and self._adapter.plan.aql.danger.enforce:
             protocol["danger_levels"] = levels
+        surfaces = {name: told for name, entry in dangers.items() if (told := _surface(entry)) is not None}
+        if surfaces:
+            protocol["surfaces"] = surfaces
         if query.is_paged or is_cut:
             end = start + len(page)
             info: dict[str, Any] = {"total": total, "returned": len(page)}
@@ -110,6 +113,12 @@ class Introspection:
                 if declared.name == name:
                     return declared.details()
         return None
+
+
+def _surface(entry: Entry) -> dict[str, Any] | None:
+    """What the registry of names says of the tool behind an operation (REG-4.2-9)."""
+    surface = entry.route.surface if entry.route is not None else None
+    return None if surface is None else surface.meta
 
 
 def _suggestion(name: str, near: list[str]) -> tuple[Raw, ...]:

@@ -435,8 +435,8 @@ class Namespace:
         return found
 
     def without_collisions(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
-        """Without those whose alias another name has too."""
-        return tuple(route for route in routes if route.qualified not in self.clashing) if self.clashing else routes
+        """Those that are listed: without those whose alias another name has too, and those that are refused."""
+        return tuple(route for route in routes if route.qualified not in self.clashing and route.refusal is None)
 
 
 class ListUpdate(msgspec.Struct, frozen=True, kw_only=True):

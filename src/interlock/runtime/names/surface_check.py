@@ -27,6 +27,8 @@ from interlock.protocol.names.policy import SurfacePolicy
 from interlock.protocol.schemas.effort import Effort
 from interlock.runtime.catalog.surface import Surface
 
+ANY: Final = msgspec.Raw(b'{"type":"object"}')  # the arguments of a tool that says nothing
+NONE: Final = msgspec.Raw(b"null")
 KNOWN_MAX: Final = 10_000  # entries whose specifications are kept prepared
 _VERDICTS: Final = list(SurfaceVerdict)
 _WORDS: Final = {
@@ -36,7 +38,7 @@ _WORDS: Final = {
     "scope_tightened": "the name was public once and now asks for a credential",
     "deprecated": "the name is deprecated",
     "withdrawn": "the name is withdrawn",
-    "pin_differs": "it is not what is pinned for {name}, and clients can go on",
+    "pin_differs": "it is not what is pinned, and clients can go on: interlock names repin {name}",
 }
 
 
@@ -70,7 +72,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     digest: str
     argument: msgspec.Raw
-    returned: msgspec.Raw = msgspec.Raw(b"null")
+    returned: msgspec.Raw = NONE
 
 
 class SurfaceChecks:
@@ -215,7 +217,7 @@ def _held_to_pin(
 ) -> Surface | None:
     """A difference that a client can live with is a warning, unless registry.strict (REG-8.2-3)."""
     try:
-        pinned = SchemaPair(pin.argument, None if pin.returned == msgspec.Raw(b"null") else pin.returned)
+        pinned = SchemaPair(pin.argument, None if pin.returned == NONE else pin.returned)
         offered = SchemaPair(item.get("inputSchema"), item.get("outputSchema"))
     except CodecError:
         return found
@@ -234,7 +236,7 @@ def _held_to_pin(
         "pinned": pin.digest,
         "offered": offered.digest,
         "differences": [msgspec.structs.asdict(each) for each in compared.differences],
-        "detail": f"{detail}; pinning it again takes it as it now is",
+        "detail": f"{detail}; interlock names repin {name} takes it as it now is",
     }
     refusal = Fault(SPECIFICATION_DRIFT, "specification_drift", dict(data))
     return Surface(judgement=judged, refusal=refusal, warning=str(data["detail"]))

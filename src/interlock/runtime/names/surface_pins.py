@@ -27,6 +27,9 @@ class SurfacePins:
                 raise Damaged(f"the pin {entry.key} cannot be read; put a backup of the store in its place") from None
             self._pins[pin.tool] = pin
 
+    async def close(self) -> None:
+        """All of it is on disk."""
+
     def get(self, tool: str) -> Pin | None:
         return self._pins.get(tool)
 

@@ -33,6 +33,9 @@ class SurfaceQuestions:
         self._work = BackgroundTasks()
         self._asking: set[tuple[str, str]] = set()
 
+    async def open(self) -> None:
+        """Questions of former runs are in the inbox."""
+
     async def close(self) -> None:
         await self._work.finish()
 

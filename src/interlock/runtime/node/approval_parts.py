@@ -18,6 +18,7 @@ from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.approvals.tool_definitions import Definitions
 from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.names.parts import NameParts, make_name_parts
+from interlock.runtime.names.surface_parts import SurfaceParts, make_surface_parts
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.safety.codes import Codes
 from interlock.runtime.trust.anchors import Anchors
@@ -42,6 +43,7 @@ class ApprovalParts(msgspec.Struct, frozen=True, kw_only=True):
     notifier: Notifier
     codes: Codes
     names: NameParts
+    surfaces: SurfaceParts
 
 
 def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
@@ -58,6 +60,9 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
     def maybe_sent_code(id: str) -> str | None:
         return codes.maybe_shown(id) if guard_changes.may_send_codes else None
 
+    definitions = Definitions(kv, inbox, clock, ruled)
+    names = make_name_parts(plan.data, kv, inbox, anchors, recorder, clock)
+    surfaces = make_surface_parts(names.state, inbox, definitions.rulings, kv, clock, lambda: stores.current.plan)
     channels = make_channels(plan.approvals, clock)
     return ApprovalParts(
         anchors=anchors,
@@ -70,9 +75,10 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
         grants=grants,
         revocation=KeyRevocation(inbox, grants, judge, recorder, clock),
         ruled=ruled,
-        definitions=Definitions(kv, inbox, clock, ruled),
+        definitions=definitions,
         expiry=Expiry(inbox),
         notifier=Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=maybe_sent_code),
         codes=codes,
-        names=make_name_parts(plan.data, kv, inbox, anchors, recorder, clock),
+        names=names,
+        surfaces=surfaces,
     )

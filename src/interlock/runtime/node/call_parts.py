@@ -102,6 +102,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         checks_for=guard.checks_for,
         rulings=definitions,
         redefined=redefined,
+        surfaces=approvals.surfaces.checks,
     )
 
     def is_current(approval: Approval) -> bool:

@@ -112,7 +112,7 @@ def make_operations(
         links=link_operations,
         live=LiveOperations(node_operations, calls.approvals, audit, stores.clock),
         logins=LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url),
-        names=NameOperations(approvals.names),
+        names=NameOperations(approvals.names, calls.catalog, approvals.surfaces.pins, approvals.ruled),
         node=node_operations,
         passkeys=approvals.passkeys,
         rooms=RoomOperations(rooms.rooms, stores.audit, stores.recorder, stores.clock),

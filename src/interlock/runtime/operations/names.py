@@ -21,17 +21,22 @@ from interlock.protocol.names.life import PUBLIC_DAYS, days_between
 from interlock.protocol.names.model import PUBLIC, Entry
 from interlock.protocol.names.publication import Form, is_overdue, published_entry
 from interlock.protocol.names.records import Proposal, Request
+from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.names.actions import outcome_document
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.answers import name_check, name_verification
 from interlock.runtime.names.parts import NameParts
+from interlock.runtime.names.surface_pins import SurfacePins
+from interlock.runtime.operations.surfaces import SurfaceOperations
 
 _NONE: Final = Raw(b"null")
 
 
 class NameOperations:
-    def __init__(self, parts: NameParts) -> None:
+    def __init__(self, parts: NameParts, catalog: Catalog, pins: SurfacePins, ruled: AsyncFeed[str]) -> None:
+        self.surfaces = SurfaceOperations(catalog, pins, ruled)
         self._state = parts.state
         self._requests = parts.requests
         self._actions = parts.actions

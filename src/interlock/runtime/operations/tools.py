@@ -18,6 +18,7 @@ from interlock.operator_api.tools import (
     ToolRoute,
     ToolRoutes,
     Tools,
+    ToolSurface,
 )
 from interlock.protocol.aql.classification import Classified
 from interlock.protocol.aql.search import SearchIndex, term_weights
@@ -186,7 +187,8 @@ class ToolOperations:
             unclassified=route.is_open,
             operation=self._operation(route),
             hops=route.hops,
-            withheld=clash.reason if clash is not None else None,
+            withheld=clash.reason if clash is not None else _refused(route),
+            surface=_surface(route),
         )
 
     def _owner(self, link: Link) -> Owner:
@@ -202,6 +204,28 @@ class ToolOperations:
             authority=f"dns:{authority}" if authority is not None else None,
             verified=session.peer.proved,
         )
+
+
+def _refused(route: Route) -> str | None:
+    return None if route.surface is None or route.refusal is None else route.surface.warning
+
+
+def _surface(route: Route) -> ToolSurface | UnsetType:
+    if route.surface is None:
+        return UNSET
+    judged = route.surface.judgement
+    return ToolSurface(
+        name=judged.name,
+        verdict=judged.verdict.value,
+        status=None if judged.status is None else judged.status.value,
+        digest=judged.digest,
+        registered=judged.registered_digest,
+        revision=judged.revision,
+        notes=judged.notes,
+        differences=tuple(map(str, judged.differences)),
+        refused=route.refusal is not None,
+        warning=route.surface.warning,
+    )
 
 
 def _fitting(search: str, tools: list[Tool]) -> list[Tool]:

@@ -5,8 +5,16 @@ from typing import Final, get_args
 from msgspec import Raw
 from starlette.responses import Response
 
-from interlock.operator_api.names import NameCheck, NameDetails, NameOutcome, NamePrefixes, Names, NameVerification
-from interlock.operator_api.requests import ActOnName, CheckName, TrustSource, VerifyName
+from interlock.operator_api.names import (
+    NameCheck,
+    NameDetails,
+    NameOutcome,
+    NamePrefixes,
+    Names,
+    NameVerification,
+    PinnedTools,
+)
+from interlock.operator_api.requests import ActOnName, CheckName, PinName, TrustSource, VerifyName
 from interlock.protocol.names.model import Status
 from interlock.protocol.names.publication import MEDIA_TYPES, Form
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
@@ -57,6 +65,10 @@ async def act(exchange: OperatorExchange[ActOnName]) -> NameOutcome:
 async def trust(exchange: OperatorExchange[TrustSource]) -> Names:
     body = exchange.body
     return await exchange.operations.names.trust(exchange.principal, body.source, is_trusted=body.trusted)
+
+
+async def repin(exchange: OperatorExchange[PinName]) -> PinnedTools:
+    return await exchange.operations.names.surfaces.repin(exchange.body.name, is_removed=exchange.body.remove)
 
 
 ENDPOINTS = (
@@ -120,5 +132,13 @@ ENDPOINTS = (
         summary="Say whether what an imported registry says is enforced.",
         role="admin",
         errors=(NOT_FOUND, NAMES_REFUSED),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/names/pins",
+        handler=repin,
+        summary="Hold the tools of a name to what they are now, or no longer.",
+        role="admin",
+        errors=(NOT_FOUND,),
     ),
 )

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.approvals.approval import CLASSIFIED
+from interlock.protocol.approvals.digests import SURFACE
 from interlock.protocol.approvals.preview import (
     AGENT_EFFECTS,
     NODE_EFFECTS,
@@ -161,6 +162,8 @@ def _head(one: Approval, is_change: bool) -> str:
         return "arguments"
     if one.source == "drivers":
         return "what changed" if is_change else "its files"
+    if SURFACE in one.factors:
+        return "what is registered under its name, and what the server offers"
     return "what the server says now, and said before" if is_change else "the server says"
 
 

@@ -469,6 +469,36 @@ def trust(
         invocation.out.line(f"{'no longer trusted' if revoke else 'trusted'}: {source}")
 
 
+@verb(
+    app,
+    "repin",
+    examples="""
+    interlock names repin acme_search
+    interlock names repin crm.acme_search --remove
+    """,
+)
+def repin(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A surface name, or a tool with its segment.")],
+    *,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the pins away.", show_default=False)] = False,
+) -> None:
+    """Hold the tools of a name to what they are now.
+
+    A tool that is pinned and later has other schemas is refused until it is pinned again.
+    """
+    answer = invocation.node.post("names", "pins", body={"name": name, "remove": remove})
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.operator_api.names import PinnedTools
+    from interlock.surface.cli.terminal.text import one_line
+
+    for one in answer.as_(PinnedTools).tools:
+        out.line(f"{one_line(one.tool)} {'is no longer pinned' if remove else 'is pinned'} ({one.digest[:19]})")
+
+
 def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict[str, Any], override: str) -> None:
     wanted = {"action": action, "subject": subject, "body": body, "override": override}
     answer: Answer = invocation.node.post("names", "actions", body=wanted, timeout=60.0)

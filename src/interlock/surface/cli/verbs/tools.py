@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from interlock.operator_api.tools import Owner, Tool, ToolDetail
+    from interlock.operator_api.tools import Owner, Tool, ToolDetail, ToolSurface
 
 SEARCHED_MAX = 20  # tools that --search shows
 T = TypeVar("T")
@@ -194,6 +194,7 @@ def show(
 
 
 def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
+    from msgspec import UnsetType
     from rich.text import Text
 
     from interlock.surface.cli.render.columns import in_columns
@@ -216,6 +217,8 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
     lines += labelled_lines("hops", str(tool.hops), width)
     if tool.owner:
         lines += labelled_lines("owner", one_line(_owner(tool.owner)), width)
+    if not isinstance(tool.surface, UnsetType):
+        lines += _surface_lines(tool.surface, width)
     capability = [Text.assemble((f"  {'capability':<{LABEL_WIDTH}}", "dim"), _class_text(tool.capability))]
     stated = ", ".join(f"{key} {_plain(value)}" for key, value in tool.capability.items())
     lines += capability + labelled_lines("", one_line(stated), width, style="dim")
@@ -246,6 +249,19 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
             for check in tool.checks
         ]
         lines += in_columns(rows, width=width, shrink={3: 20, 1: 12})
+    return lines
+
+
+def _surface_lines(surface: "ToolSurface", width: int) -> "list[Text]":
+    """The verdict of the registry, and each difference on a line of its own."""
+    from interlock.surface.cli.render.link import labelled_lines
+    from interlock.surface.cli.terminal.text import one_line
+
+    status = f", {surface.status}, revision {surface.revision}" if surface.status else ""
+    lines = labelled_lines("name", one_line(f"{surface.name}: {surface.verdict}{status}"), width)
+    told = [*surface.differences] or ([surface.warning] if surface.warning else [])
+    for line in told:
+        lines += labelled_lines("", one_line(line), width, style="yellow")
     return lines
 
 

@@ -1,0 +1,153 @@
+"""What the session-bind check costs: a list of 1,000 tools, held to a registry of 100,000 entries.
+
+python -m bench.surfaces. CPU time of the process, the least of several turns, for lists of one kind each and for one as
+they come: four of five tools to the letter of their specification, the others reworded, wider or wrong.
+"""
+
+import gc
+import sys
+import time
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.names.judgement import SurfaceVerdict
+from interlock.protocol.names.model import Entry, Revision, Status
+from interlock.protocol.names.policy import SurfacePolicy
+from interlock.protocol.schemas.digest import schema_digest
+from interlock.protocol.schemas.effort import Effort
+from interlock.runtime.catalog.surface import LIST_STEPS_MAX
+from interlock.runtime.names.surface_check import SurfaceChecks, UndecidedPair
+
+ENTRIES, TOOLS, TURNS = 100_000, 1_000, 7
+WANTED_MS = 50.0
+
+Item = dict[str, Raw]
+
+
+class Registry:
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        self._entries = entries
+
+    def entry(self, name: str) -> Entry | None:
+        return self._entries.get(name)
+
+    def is_trusted(self, entry: Entry) -> bool:
+        return True
+
+
+class Nothing:
+    def get(self, tool: str) -> None:
+        return None
+
+    def is_accepted(self, tool: str, digest: str) -> bool:
+        return False
+
+    def ask(self, pair: UndecidedPair) -> None: ...
+
+
+def argument(number: int, **more: Any) -> dict[str, Any]:
+    properties = {
+        "query": {"type": "string", "description": "What to look for."},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 100 + number, "default": 10},
+        "mode": {"enum": ["fast", "slow"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    }
+    return {"type": "object", "properties": {**properties, **more}, "required": ["query"]}
+
+
+RETURNED = {
+    "type": "object",
+    "properties": {"hits": {"type": "array", "items": {"type": "object", "properties": {"id": {"type": "string"}}}}},
+    "required": ["hits"],
+}
+
+
+RETURN_DIGEST = schema_digest(RETURNED)
+
+
+def name_of(number: int) -> str:
+    letters = ""
+    for _ in range(5):
+        number, letter = divmod(number, 26)
+        letters += chr(97 + letter)
+    return f"bench_{letters}"
+
+
+def raw(value: Any) -> Raw:
+    return Raw(msgspec.json.encode(value))
+
+
+def entry(number: int) -> Entry:
+    wanted = argument(number)
+    revision = Revision(
+        revision=1,
+        specification_reference="RFC 9999",
+        authentication_scope="member-recognition",
+        registered="2026-11-17",
+        argument_schema=raw(wanted),
+        return_schema=raw(RETURNED),
+        argument_digest=schema_digest(wanted) if number < TOOLS else "sha256:not-looked-at",
+        return_digest=RETURN_DIGEST,
+        schema_source="registrant",
+    )
+    return Entry(
+        surface_name=name_of(number),
+        specification_reference="RFC 9999",
+        authentication_scope="member-recognition",
+        vendor_prefix="bench_",
+        change_controller="Bench",
+        status=Status.ACTIVE,
+        first_registered="2026-11-17",
+        revisions=(revision,),
+    )
+
+
+KINDS: dict[str, tuple[SurfaceVerdict | None, Any]] = {
+    "to the letter": (SurfaceVerdict.IDENTICAL, argument),
+    "reworded": (SurfaceVerdict.IDENTICAL, lambda number: {**argument(number), "description": "In other words."}),
+    "wider": (SurfaceVerdict.COMPATIBLE, lambda number: argument(number, extra={"type": "string"})),
+    "wrong": (SurfaceVerdict.MISMATCH, lambda number: argument(number, query={"type": "integer"})),
+}
+
+
+def items_of(kind: str, count: int = TOOLS) -> list[tuple[str, Item]]:
+    make = KINDS[kind][1]
+    return [
+        (name_of(number), {"inputSchema": raw(make(number)), "outputSchema": raw(RETURNED)}) for number in range(count)
+    ]
+
+
+def milliseconds(registry: Registry, items: list[tuple[str, Item]]) -> tuple[float, set[SurfaceVerdict | None]]:
+    """The list as it arrives at a node that has seen none of it."""
+    checks = SurfaceChecks(registry, SurfacePolicy, Nothing(), Nothing())
+    gc.collect()
+    started, effort = time.process_time(), Effort(LIST_STEPS_MAX)
+    found = [checks.judge("bench", f"bench.{name}", (name,), item, None, effort) for name, item in items]
+    taken = time.process_time() - started
+    return taken * 1000, {None if one is None else one.judgement.verdict for one in found}
+
+
+def main() -> int:
+    registry = Registry({name_of(number): entry(number) for number in range(ENTRIES)})
+    mixed = [*items_of("to the letter")[: TOOLS * 8 // 10]]
+    for kind in ("reworded", "wider", "wrong"):
+        mixed += items_of(kind)[len(mixed) : len(mixed) + TOOLS // 15]
+    unregistered = [(f"free_{name_of(number)}", item) for number, (_, item) in enumerate(items_of("to the letter"))]
+    lists = {"as they come": mixed, "unregistered": unregistered, **{kind: items_of(kind) for kind in KINDS}}
+    worst = 0.0
+    for kind, items in lists.items():
+        turns = [milliseconds(registry, items) for _ in range(TURNS)]
+        least, verdicts = min(ms for ms, _ in turns), turns[0][1]
+        expected = KINDS.get(kind, (None, None))[0]
+        if kind in KINDS and verdicts != {expected}:
+            print(f"{kind}: {verdicts}")
+            return 1
+        print(f"{len(items)} tools, {kind}: {least:.1f} ms, {least * 1000 / len(items):.1f} us each")
+        worst = max(worst, least) if kind == "as they come" else worst
+    return 0 if worst < WANTED_MS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

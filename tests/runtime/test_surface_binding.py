@@ -1,0 +1,124 @@
+"""Does a whole node hold its servers to its registry, and follow when the registry or an operator changes?"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.protocol.test_surface_judgement import ARGUMENT, INTEGER, RETURN, STRING, entry, revision, with_property
+from tests.runtime.aql_place import place
+from tests.runtime.still import House, Leaf, house, still, tool
+
+from interlock.protocol.names.records import Step
+from interlock.runtime.base.operator_errors import NotFound
+from interlock.runtime.names.state import Change
+
+BAD = with_property(ARGUMENT, query=INTEGER)
+READS = {"annotations": {"readOnlyHint": True}}
+
+
+def offered(argument: Any = ARGUMENT, returned: Any = RETURN, name: str = "search") -> dict[str, Any]:
+    return {**tool(name), "inputSchema": argument, "outputSchema": returned, **READS}
+
+
+async def register(node: House, made: Any) -> None:
+    state = node.node.approvals.names.state
+    step = Step(at=state.now, by="operator:ada", what="registered", subject=made.surface_name, entry=made)
+    await state.change(lambda registry: Change((step,)))
+    await node.node.rebinding.settle()
+
+
+async def bound(node: House, *tools: dict[str, Any], segment: str = "shop") -> Leaf:
+    leaf = node.leaf(segment, tools=tools, heartbeat_interval_ms=0)
+    await leaf.joined()
+    return leaf
+
+
+@still
+@pytest.mark.req("REG-8.1-1", "REG-8.1-2", "REG-2-1", "REG-7.1-1")
+async def test_a_mismatch_reaches_no_server_and_follows_the_registry(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        leaf = await bound(node, offered(BAD), offered(name="other"))
+        client = await node.client().greet()
+        assert (await client.tools()).keys() >= {"shop.search", "shop.other"}
+        await register(node, entry(revision()))
+        assert (await client.tools()).keys() & {"shop.search", "shop.other"} == {"shop.other"}
+        heard = len(leaf.heard)
+        refused = (await client.call("shop.search", {"query": "x"}))["error"]
+        assert (refused["code"], refused["message"]) == (32140, "surface_mismatch")
+        assert [one["path"] for one in refused["data"]["differences"]] == ["/query"]
+        assert "result" in await client.call("shop.other", {"query": "x"})
+        assert not [one for one in leaf.heard[heard:] if "x" in str(one) and "search" in str(one)]
+        shown = node.node.operations.tools.get("shop.search")
+        assert shown.withheld is not None and "argument /query" in shown.withheld
+        assert (shown.surface.verdict, shown.surface.refused) == ("mismatch", True)
+        assert [(one.name, one.verdict) for one in shown.checks if one.number == 6] == [("names", "refuse")]
+        (link,) = [one for one in node.node.operations.links.list_all().links if one.segment == "shop"]
+        assert [one.name for one in link.withheld] == ["search"] and link.tools == 1
+        await register(node, entry(revision(), revision(2, argument=BAD)))
+        listed = (await client.tools())["shop.search"]
+        assert listed["_meta"]["dev.interlock/surface"]["verdict"] == "identical"
+        assert "result" in await client.call("shop.search", {"query": 1})
+
+
+@still
+@pytest.mark.req("REG-4.2-9", "REG-4.2-8")
+async def test_operations_carry_the_verdict_of_their_tool_and_follow_it(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        node = here.house
+        await register(node, entry(revision()))
+        await bound(node, offered(), offered(BAD, name="list_2fa"))
+        client = here.modern()
+        listed = await client.introspect(query="operations")
+        names = {one["name"] for one in listed["operations"]}
+        assert {"shop__search", "shop__list_2fa"} <= names
+        assert listed["_protocol"]["surfaces"].keys() == {"shop__search"}
+        assert listed["_protocol"]["surfaces"]["shop__search"]["verdict"] == "identical"
+        await register(node, entry(revision(argument=BAD)))
+        listed = await client.introspect(query="operations")
+        assert "shop__search" not in {one["name"] for one in listed["operations"]}
+        assert "surfaces" not in listed["_protocol"]
+
+
+@still
+@pytest.mark.req("REG-8.1-2")
+async def test_the_configuration_says_what_follows(tmp_path: Path) -> None:
+    async with house(tmp_path, '[registry]\nenforce = "warn"\n') as node:
+        await register(node, entry(revision()))
+        await bound(node, offered(BAD))
+        client = await node.client().greet()
+        assert (await client.tools())["shop.search"]["_meta"]["dev.interlock/surface"]["verdict"] == "mismatch"
+        assert "result" in await client.call("shop.search", {"query": 1})
+
+
+@still
+@pytest.mark.req("REG-8.2-3")
+async def test_a_pin_refuses_drift_until_it_is_set_anew(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        leaf = await bound(node, offered(name="free"))
+        client, surfaces = await node.client().greet(), node.node.operations.names.surfaces
+        (pinned,) = (await surfaces.repin("free")).tools
+        assert pinned.tool == "shop.free"
+        leaf.tools = [offered(BAD, name="free")]
+        leaf.notify("notifications/tools/list_changed")
+        await node.until(lambda: node.node.operations.tools.get("shop.free").withheld is not None)
+        refused = (await client.call("shop.free", {"query": "x"}))["error"]
+        assert (refused["code"], refused["message"]) == (32141, "specification_drift")
+        assert refused["data"]["pinned"] == pinned.digest
+        await surfaces.repin("shop.free")
+        assert "result" in await client.call("shop.free", {"query": 1})
+        await surfaces.repin("free", is_removed=True)
+        with pytest.raises(NotFound):
+            await surfaces.repin("free", is_removed=True)
+
+
+@still
+@pytest.mark.req("REG-8.1-4")
+async def test_an_undecided_pair_is_asked_about_in_the_inbox(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        await register(node, entry(revision()))
+        await bound(node, offered(with_property(ARGUMENT, query={**STRING, "pattern": "^a"})))
+        await node.until(lambda: node.node.approvals.inbox.waiting_definitions())
+        (asked,) = node.node.approvals.inbox.waiting_definitions()
+        assert (asked.tool, asked.factors) == ("shop.search", ("surface_undecided",))
+        client = await node.client().greet()
+        assert (await client.call("shop.search", {"query": "a"}))["error"]["data"]["verdict"] == "undecided"
