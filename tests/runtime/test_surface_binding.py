@@ -90,6 +90,42 @@ async def test_the_configuration_says_what_follows(tmp_path: Path) -> None:
         assert "result" in await client.call("shop.search", {"query": 1})
 
 
+ROUTES = '[registry]\nroutes = { search = ["nowhere", "wrong", "first", "second"] }\n'
+
+
+@still
+@pytest.mark.req("REG-8.1-7")
+async def test_servers_that_keep_to_a_name_stand_in_for_one_another(tmp_path: Path) -> None:
+    async with house(tmp_path, ROUTES) as node:
+        await register(node, entry(revision()))
+        client = await node.client().greet()
+        wrong = await bound(node, offered(BAD), segment="wrong")
+        assert "search" not in await client.tools()
+        second = await bound(node, offered(), segment="second")
+        first = await bound(node, offered(with_property(ARGUMENT, extra=STRING)), segment="first")
+        listed = await client.tools()
+        assert {"search", "first.search", "second.search"} <= listed.keys()
+        assert listed["search"]["_meta"]["x-mcpax-name"] == "first.search"
+        assert "result" in await client.call("search", {"query": "one"})
+        first.close()
+        await node.until(lambda: node.state("first") != "ready")
+        assert "result" in await client.call("search", {"query": "two"})
+        called = [[str(one) for one in leaf.heard if "tools/call" in str(one)] for leaf in (first, second, wrong)]
+        assert [len(one) for one in called] == [1, 1, 0]
+        assert "two" in called[1][0]
+
+
+@still
+@pytest.mark.req("REG-8.1-7")
+async def test_without_the_setting_no_name_is_bare(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        await register(node, entry(revision()))
+        await bound(node, offered())
+        client = await node.client().greet()
+        assert "search" not in await client.tools()
+        assert (await client.call("search", {"query": "x"}))["error"]["code"] == -32601
+
+
 @still
 @pytest.mark.req("REG-8.2-3")
 async def test_a_pin_refuses_drift_until_it_is_set_anew(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ COMMANDS = [
     ("tools", "show"),
     ("tools", "call"),
     ("tools", "routes"),
+    ("tools", "where"),
     ("tools", "classify"),
     ("open",),
     ("approvals",),

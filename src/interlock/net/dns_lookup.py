@@ -134,8 +134,8 @@ async def _exchange(
     import dns.message
 
     host, port = _address(resolver)
-    query = dns.message.make_query(name, kind, want_dnssec=True, payload=PAYLOAD_BYTES)
-    query.flags |= dns.flags.AD
+    flags = dns.flags.RD | dns.flags.AD
+    query = dns.message.make_query(name, kind, want_dnssec=True, payload=PAYLOAD_BYTES, flags=flags)
     try:
         answer, _ = await dns.asyncquery.udp_with_fallback(
             query, host, timeout=timeout_s, port=port, ignore_unexpected=True, ignore_errors=True

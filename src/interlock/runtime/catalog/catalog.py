@@ -55,7 +55,7 @@ from interlock.runtime.catalog.routes import (
     era_of,
     make_link_items,
 )
-from interlock.runtime.catalog.surface import NO_SURFACES, Surfaces
+from interlock.runtime.catalog.surface import NO_SURFACES, Surfaces, is_provided
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 
@@ -87,7 +87,11 @@ class View:
         self._parts: dict[str, VisiblePart] = {
             items.link.segment: self._part(items, known.get(items.link.segment)) for items in self._link_items
         }
-        self.tools, self.prompts = self._spell_all(former)
+        self._spelled, self.prompts = self._spell_all(former)
+        self._bare = self._providers()  # names without a segment, and who serves each now (REG-8.1-7)
+        self.tools = self._spelled
+        if self._bare:
+            self.tools = self._spelled | {encode_value(name): route for name, route in self._bare.items()}
 
     def _part(self, items: LinkItems, former: VisiblePart | None) -> VisiblePart:
         if former is not None and former.shown.is_of(items):
@@ -131,7 +135,7 @@ class View:
         new = [one for name, one in parts.items() if former._parts.get(name) is not one]
         tools = [route for part in gone for route in part.tools], [route for part in new for route in part.tools]
         prompts = [route for part in gone for route in part.prompts], [route for part in new for route in part.prompts]
-        return self._respell(former.tools, *tools), self._respell(former.prompts, *prompts)
+        return self._respell(former._spelled, *tools), self._respell(former.prompts, *prompts)
 
     def _respell(self, known: dict[bytes, Route], old: Routes, new: Routes) -> dict[bytes, Route]:
         gone, come = route_difference(old, new)
@@ -142,6 +146,20 @@ class View:
             del spelled[name]
         spelled.update(self._spellings(come))
         return spelled
+
+    def _providers(self) -> dict[str, Route]:
+        """Of the names that [registry] routes offers, the first server that is there and keeps to the specification.
+        Nodes above have names with segments alone."""
+        if self._key.only is not None or self._key.full:
+            return {}
+        found: dict[str, Route] = {}
+        for name, segments in self._namespace.providers.items():
+            parts = (self._parts[segment] for segment in segments if segment in self._parts)
+            there = (route for part in parts if not part.shown.items.degraded for route in part.tools)
+            provider = next((route for route in there if _is_provider(route, name)), None)
+            if provider is not None:
+                found[name] = provider
+        return found
 
     @cached_property
     def tool_routes(self) -> list[Route]:
@@ -256,6 +274,9 @@ class View:
             show = self._show_known_tool if method == TOOLS_LIST else self._show_prompt
             last = page[-1].qualified if len(routes) > start + PAGE_ITEMS else None
             shown: Iterable[bytes] = (show(route, era) for route in page)
+            if method == TOOLS_LIST and not after and self._bare:
+                bare = [self._show_tool(route, era, name) for name, route in sorted(self._bare.items())]
+                shown = (*bare, *shown)
         else:
             places = self._resources if method == RESOURCES_LIST else self._templates
             left = [place for place in places if place.shown > after] if after else places
@@ -272,8 +293,8 @@ class View:
     def _show_known_tool(self, route: Route, era: Era) -> bytes:
         return self._parts[route.link.segment].shown.tool(route, era, self._show_tool)
 
-    def _show_tool(self, route: Route, era: Era) -> bytes:
-        name, meta, hints = self.show_name(route), route.meta, route.hints
+    def _show_tool(self, route: Route, era: Era, bare: str | None = None) -> bytes:
+        name, meta, hints = bare or self.show_name(route), route.meta, route.hints
         if route.capability is not None and self._parts[route.link.segment].shown.items.degraded:
             meta = degraded_meta(meta, route.capability)
         if not self._key.full:
@@ -342,6 +363,10 @@ def _is_hidden(link: Link, hidden: frozenset[str]) -> bool:
     return link.members is not None and link.members.name in hidden
 
 
+def _is_provider(route: Route, name: str) -> bool:
+    return name in (route.original, route.local) and route.refusal is None and is_provided(route.surface, name)
+
+
 def _bare(uri: str, segment: str) -> str:
     prefix = f"{RESOURCE_SCHEME}{segment}/"
     return uri[len(prefix) :] if uri.startswith(prefix) else uri
@@ -358,12 +383,14 @@ class Namespace:
         clashing: Mapping[str, Withheld],
         shown: ShownTools,
         former: "Namespace | None" = None,
+        providers: Mapping[str, tuple[str, ...]] = {},
     ) -> None:
         """`link_items` in the order of their names. `former` gives up what its views know."""
         self.shown = shown
         self.version = version
         self._root = f"{root_segment}." if root_segment else ""
         self.link_items = link_items
+        self.providers = providers  # names that are offered without a segment, and the segments that may serve each
         self.clashing = clashing
         self._views: dict[ViewKey, View] = {}
         self._former: dict[ViewKey, tuple[int, View]] = former.hand_over() if former is not None else {}
@@ -576,7 +603,15 @@ class Catalog:
 
     def _renew(self) -> None:
         former, root, clashing = self.namespace, self._plan.ax.root_segment, self._clashes.withheld
-        self.namespace = Namespace(former.version + 1, tuple(self._sorted), root, clashing, self._shown, former)
+        self.namespace = Namespace(
+            former.version + 1,
+            tuple(self._sorted),
+            root,
+            clashing,
+            self._shown,
+            former,
+            providers=self._plan.registry.routes,
+        )
 
     def _replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
         self._clashes.replace(old, new)

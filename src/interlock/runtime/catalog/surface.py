@@ -6,7 +6,7 @@ import msgspec
 
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.items import Item
-from interlock.protocol.names.judgement import Judgement
+from interlock.protocol.names.judgement import Judgement, SurfaceVerdict
 from interlock.protocol.schemas.effort import Effort
 
 SPECIFICATION: Final = "dev.interlock/specification"  # what a server says of the revision it keeps to
@@ -49,3 +49,10 @@ class _NoSurfaces:
 
 
 NO_SURFACES: Final[Surfaces] = _NoSurfaces()
+
+
+def is_provided(surface: Surface | None, name: str) -> bool:
+    """Whether a tool keeps to the specification of the name, so that it can stand in for others that do."""
+    if surface is None or surface.judgement.name != name:
+        return False
+    return surface.judgement.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)

@@ -6,6 +6,7 @@ import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import tool_names
+from interlock.surface.cli.terminal.errors import Refused
 from interlock.surface.cli.verbs import tools_call, tools_classify
 
 if TYPE_CHECKING:
@@ -314,6 +315,47 @@ def routes(invocation: Invocation) -> None:
         for name, route in table.items()
     ]
     out.draw(*in_columns(rows, width=out.console.width, shrink={2: 16, 1: 12, 0: 20}))
+
+
+@verb(
+    app,
+    "where",
+    examples="""
+    interlock tools where search
+    interlock tools where search --json
+    """,
+)
+def where(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A tool's name at its server.")],
+) -> None:
+    """Show which servers offer a name.
+
+    By what servers list now: the registry of names says what a name means, not who offers it.
+    """
+    from interlock.operator_api.tools import Tools
+
+    answer = invocation.node.get("tools")
+    out = invocation.out
+    tools = [one for one in answer.as_(Tools).tools if name == one.original or one.name.endswith(f".{name}")]
+    if out.as_json:
+        kept = {one.name for one in tools}
+        out.json({"tools": [one for one in answer.value["tools"] if one["name"] in kept]})
+        return
+    if not tools:
+        raise Refused("not_found", f"no server lists {name} now", hint="interlock tools list")
+    from msgspec import UnsetType
+    from rich.text import Text
+
+    from interlock.surface.cli.render.columns import in_columns
+    from interlock.surface.cli.terminal.text import one_line
+
+    rows = [[Text(head, style="dim") for head in ("TOOL", "STATE", "VERDICT", "WHY")]]
+    for one in tools:
+        surface = None if isinstance(one.surface, UnsetType) else one.surface
+        verdict, why = ("unregistered", "") if surface is None else (surface.verdict, surface.warning)
+        rows.append([Text(one_line(one.name), style="bold"), Text(one.state), Text(verdict), Text(one_line(why))])
+    out.draw(*in_columns(rows, width=out.console.width, shrink={3: 24, 0: 20}))
 
 
 tools_call.register(app)

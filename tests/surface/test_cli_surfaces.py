@@ -1,0 +1,44 @@
+"""Do people see what the registry of names says of a tool, and who offers a name?"""
+
+import json
+
+import pytest
+from fake_node import FakeOperations
+from program import Inline
+
+SURFACE = {
+    "name": "get_current_time",
+    "verdict": "mismatch",
+    "status": "Active",
+    "digest": "sha256:aa",
+    "registered": "sha256:bb",
+    "revision": 2,
+    "notes": ["unknown_revision"],
+    "differences": ["argument /zone: the specification has string, the server has integer"],
+    "refused": True,
+    "warning": "time.get_current_time is not what the registry says of get_current_time",
+}
+
+
+@pytest.fixture
+def judged(node: FakeOperations) -> FakeOperations:
+    for one in node.tool_list:
+        if one["name"] == "time.get_current_time":
+            one["surface"] = SURFACE
+    return node
+
+
+@pytest.mark.req("REG-8.1-2", "REG-2-1")
+def test_a_verdict_is_shown_with_every_difference(inline: Inline, judged: FakeOperations) -> None:
+    shown = inline("tools", "show", "time.get_current_time", COLUMNS="200").out
+    assert "get_current_time: mismatch, Active, revision 2" in shown
+    assert "argument /zone: the specification has string, the server has integer" in shown
+
+
+@pytest.mark.req("REG-7.1-2")
+def test_who_offers_a_name_is_answered_by_what_servers_list(inline: Inline, judged: FakeOperations) -> None:
+    told = inline("tools", "where", "get_current_time", COLUMNS="200")
+    assert (told.code, "time.get_current_time" in told.out, "mismatch" in told.out) == (0, True, True)
+    found = json.loads(inline("tools", "where", "get_current_time", "--json").out)["tools"]
+    assert [one["surface"]["verdict"] for one in found] == ["mismatch"]
+    assert inline("tools", "where", "org_alter_handbook").code == 1
