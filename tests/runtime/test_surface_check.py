@@ -272,6 +272,14 @@ async def test_an_undecided_pair_waits_for_a_person_once_and_is_remembered(bound
     assert bound.listed() == {}  # what was accepted is that pair alone
 
 
+async def test_a_server_that_keeps_changing_has_one_question_in_the_inbox(bound: Bound) -> None:
+    for letter in "abc":
+        await bound.lists(tool(argument=with_property(ARGUMENT, query={**STRING, "pattern": f"^{letter}"})))
+        await bound.questions.close()
+    (asked,) = bound.desk.inbox.waiting(Kind.DEFINITION)
+    assert b"^c" in bytes(asked.params or b"")
+
+
 @pytest.mark.req("REG-8.1-4")
 async def test_a_denied_pair_stays_refused_and_is_not_asked_again(bound: Bound) -> None:
     await bound.lists(tool(argument=DOUBTFUL))

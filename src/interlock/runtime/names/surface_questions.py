@@ -9,8 +9,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.protocol.approvals.approval import Kind, Source
+from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.digests import ACCEPT, SURFACE
+from interlock.protocol.approvals.state import Status
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.names.judgement import SchemaPair
 from interlock.runtime.approvals.classifications import Rulings
@@ -54,6 +55,7 @@ class SurfaceQuestions:
 
     async def _raise(self, pair: UndecidedPair) -> None:
         try:
+            await self._void_outdated(pair)
             waiting = sum(one.target == pair.segment for one in self._inbox.waiting_definitions())
             params = _shown(pair)
             if waiting >= WAITING_MAX or len(params) > SHOWN_BYTES_MAX:
@@ -78,6 +80,15 @@ class SurfaceQuestions:
                 log.warning("link %s: is %s what %s means? interlock approvals show %.8s", *_words(pair), raised.id)
         finally:
             self._asking.discard((pair.tool, pair.digest))
+
+    async def _void_outdated(self, pair: UndecidedPair) -> None:
+        """A newer pair takes the place of an older one, so that no server can fill the inbox."""
+
+        def is_outdated(approval: Approval) -> bool:
+            is_ours = approval.status is Status.PENDING and SURFACE in approval.factors
+            return is_ours and approval.tool == pair.tool and approval.digest != pair.digest
+
+        await self._inbox.void_where("superseded: the tool or its specification is another by now", is_outdated)
 
 
 def _words(pair: UndecidedPair) -> tuple[str, str, str]:
