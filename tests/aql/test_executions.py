@@ -145,6 +145,71 @@ async def test_the_first_end_counts() -> None:
         executions.found(made.id, "somebody else")
 
 
+@pytest.mark.req("AQL-8.4.2-2")
+@pytest.mark.parametrize("first", ["completed", "failed", "cancelled"])
+async def test_nothing_that_comes_late_changes_how_it_ended(first: str) -> None:
+    """A cancellation is refused and keeps finished_at; results, failures, progress and states are dropped."""
+    library, go_on, late = Library(), asyncio.Event(), asyncio.Event()
+    refusals: list[str] = []
+
+    async def job(execution: Execution) -> str:
+        try:
+            await go_on.wait()
+        except asyncio.CancelledError:
+            await late.wait()
+            execution.progress(message="late")
+            try:
+                execution.enter("stopped")
+            except OperationFailed as refusal:
+                refusals.append(refusal.failure.code)
+        if first == "failed":
+            raise OSError("it broke")
+        return "done"
+
+    made = Execution("execute_job", "local", Lifecycle(("stopped",)), {"stopped": "cancelled"}, job)
+    library.adapter.executions.start(made)
+    await asyncio.sleep(0)
+    if first == "cancelled":
+        assert (await library.call("execute", "cancel_execution", execution_id=made.id))["success"]
+    else:
+        go_on.set()
+        assert made.task is not None
+        await made.task
+    ended = (await library.call("read", "get_execution", execution_id=made.id))["data"]
+    assert (ended["status"], "finished_at" in ended) == (first, True)
+    await asyncio.sleep(0.002)  # finished_at counts milliseconds
+    late.set()
+    assert made.task is not None
+    await made.task
+    for operation, requested in (("cancel_execution", "cancelled"), ("retry_execution", "running")):
+        refused = (await library.call("execute", operation, execution_id=made.id))["error"]
+        assert refused["code"] == "CONFLICT_INVALID_STATE"
+        assert refused["details"] == {"execution_id": made.id, "status": first, "requested": requested}
+    assert (await library.call("read", "get_execution", execution_id=made.id))["data"] == ended
+    assert refusals == ["CONFLICT_INVALID_STATE"] * (first == "cancelled")
+
+
+@pytest.mark.req("AQL-8.4.2-2")
+async def test_of_racing_ends_exactly_one_counts() -> None:
+    library, go_on = Library(), asyncio.Event()
+
+    async def job(execution: Execution) -> str:
+        await go_on.wait()
+        return "done"
+
+    made = library.adapter.executions.start(Execution("execute_job", "local", Lifecycle(()), {}, job))
+    await asyncio.sleep(0)
+    go_on.set()
+    asked = [library.call("execute", "cancel_execution", execution_id=made.id) for _ in range(3)]
+    answers = await asyncio.gather(*asked)
+    assert made.task is not None
+    await made.task
+    ended = made.answer()
+    accepted = sum(one["success"] for one in answers)
+    assert accepted == (ended["status"] == "cancelled")
+    assert {one["error"]["code"] for one in answers if not one["success"]} == {"CONFLICT_INVALID_STATE"}
+
+
 STUBBORN = """
 import asyncio, sys
 from interlock.aql import Adapter

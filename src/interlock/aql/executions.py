@@ -72,7 +72,7 @@ class Execution:
         if state not in self._extra:
             raise ValueError(f"'{state}' is no declared state of '{self.operation}'")
         core = ExecutionStatus(self._extra[state])
-        if self._status is not core:
+        if self._status is not core or core in TERMINAL:  # AQL-8.4.2-2
             self.move(core)
         self._state = state
 
