@@ -9,7 +9,20 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import cells, chatter, contestants, contracts, crowds, first_run, forest, guards, hops, inbox, names
+from bench import (
+    aql_layer,
+    cells,
+    chatter,
+    contestants,
+    contracts,
+    crowds,
+    first_run,
+    forest,
+    guards,
+    hops,
+    inbox,
+    names,
+)
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
@@ -46,6 +59,7 @@ SECTIONS = (
     "chatter",
     "hops",
     "guard",
+    "aql",
     "approvals",
     "crowds",
     "subservers",
@@ -137,6 +151,10 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
     if "guard" in options.only:
         console.print("[bold]the guard[/bold]")
         guard = guards.measure(options.quick, say)
+    aql = None
+    if "aql" in options.only:
+        console.print("[bold]the AQL layer[/bold]")
+        aql = aql_layer.measure(options.quick, say)
     approvals: dict[str, float] = {}
     if "approvals" in options.only:
         console.print("[bold]approvals[/bold]")
@@ -165,6 +183,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         sections=sections,
         crowds=stayed,
         guard=guard,
+        aql=aql,
         approvals=approvals,
         forest=planted,
         first_run=newcomer,

@@ -7,6 +7,7 @@ import msgspec
 from rich.table import Table
 
 from bench import instruction_counts, names
+from bench.aql_layer import ADDED_MAX_US, OPERATIONS, SEARCH_MAX_MS, AqlCosts, shown_spread
 from bench.cells import ACROSS, SAME, crossing
 from bench.crowds import Crowd
 from bench.first_run import FIRST_CALL, FirstRun
@@ -93,6 +94,7 @@ class Report(msgspec.Struct, kw_only=True):
     sections: list[Section]
     crowds: list[Crowd] = []
     guard: Guarding | None = None
+    aql: AqlCosts | None = None
     approvals: dict[str, float] = {}
     forest: list[Planted] = []
     first_run: FirstRun | None = None
@@ -143,6 +145,12 @@ def limits(report: Report) -> list[Limit]:
     if report.guard is not None:
         promise = f"a call that nothing holds pays at most {GUARD_MAX_US:.0f} us for the guard"
         found.append(limit(promise, report.guard.added_us(GUARDED), GUARD_MAX_US, "us"))
+    if report.aql is not None:
+        promise = f"an operation costs at most {ADDED_MAX_US:.0f} us more than a flat call"
+        for way in report.aql.ways:
+            found.append(limit(f"{promise} ({way})", report.aql.added_us(way), ADDED_MAX_US, "us"))
+        promise = f"a search over {OPERATIONS:,} operations takes at most {SEARCH_MAX_MS:.0f} ms"
+        found.append(limit(promise, report.aql.slowest_search_ms(), SEARCH_MAX_MS, "ms"))
     if report.first_run is not None:
         promise = f"from clone to the first call at most {FIRST_CALL_MAX_S:.0f} s, with warm package caches"
         found.append(limit(promise, report.first_run.spread_of(FIRST_CALL), FIRST_CALL_MAX_S, "s"))
@@ -398,6 +406,10 @@ def contract_rows(section: Section) -> Iterator[list[str]]:
         ]
 
 
+ABOUT_AQL = (
+    "What an operation costs more than the same call of the flat list, through the same dispatcher in one process; and "
+    f"what a search of introspection takes over {OPERATIONS:,} operations."
+)
 GUARD_COLUMNS = ("way", "CPU per call", "more than without a guard")
 ABOUT_GUARD = (
     "From the dispatcher's request to the client's answer, in one process and without a network: the route is found, "
@@ -447,6 +459,12 @@ def parts(report: Report) -> list[Part]:
             found.append(Part(section.title, words, COLUMNS, list(rows(section))))
     if report.guard is not None and report.guard.turns:
         found.append(Part("the guard", [ABOUT_GUARD], GUARD_COLUMNS, list(guard_rows(report.guard))))
+    if report.aql is not None:
+        listed = [[way, f"{shown_spread(report.aql.added_us(way), '+.1f')} us"] for way in report.aql.ways]
+        listed += [
+            [f"search: {each}", f"{shown_spread(spread(ms), '.2f')} ms"] for each, ms in report.aql.searches.items()
+        ]
+        found.append(Part("the AQL layer", [ABOUT_AQL], ("what", "CPU time"), listed))
     if report.approvals:
         listed = [[name, f"{figure:,.{0 if figure > 10 else 2}f}"] for name, figure in report.approvals.items()]
         found.append(Part("approvals", [ABOUT_APPROVALS], ("what", "figure"), listed))

@@ -2,6 +2,7 @@
 
 import pytest
 from bench import instruction_counts
+from bench.aql_layer import AqlCosts
 from bench.cells import ACROSS, CELLS, SAME, crossing
 from bench.crowds import Crowd, Cycle, Live
 from bench.first_run import FIRST_CALL, FirstRun
@@ -195,3 +196,12 @@ def test_rooms_keep_their_promises_or_are_said_not_to(figures: RoomFigures, kept
     whole = Report(machine="m", python="3", pinned=True, sections=[], rooms=figures)
     assert [one.kept for one in limits(whole)] == kept
     assert "## rooms" in markdown(whole)
+
+
+@pytest.mark.parametrize(("more_us", "ms", "kept"), [(20.0, 2.0, True), (31.0, 2.0, False), (20.0, 6.0, False)])
+def test_the_layer_of_aql_and_its_search_are_held_to_their_promises(more_us: float, ms: float, kept: bool) -> None:
+    costs = AqlCosts(turns={"flat": [5.0] * 8, "AQL": [5.0 + more_us] * 8}, searches={"a": [1.0], "b": [ms]})
+    made = Report(machine="m", python="3", pinned=True, sections=[], aql=costs)
+    assert [one.kept for one in limits(made)] == [more_us <= 30, ms <= 5]
+    assert (not missed(made)) is kept
+    assert "| search: b |" in markdown(made)

@@ -48,7 +48,7 @@ def make_guard(
     approvers: Approvers,
     current: CurrentPlan,
     agent: AgentCheck,
-    operation_refusal: OperationRefusal,
+    operation_refusal: OperationRefusal = lambda call, route: None,
 ) -> Guard[Route]:
     """`current`: the configuration as it is now."""
     guard = Guard(
