@@ -124,10 +124,10 @@ def test_a_flat_client_beside_it_sees_every_tool(node: RunningNode) -> None:
             assert "one__echo" in names and "mcp_aql" not in names
 
 
-def stdio(tmp_path: Path, lines: list[bytes]) -> dict[Any, Any]:
+def stdio(tmp_path: Path, lines: list[bytes], surface: str = "aql") -> dict[Any, Any]:
     config = tmp_path / "interlock.toml"
     config.write_text("")
-    command = [sys.executable, "-m", "interlock", "serve", "--stdio", "--surface", "aql"]
+    command = [sys.executable, "-m", "interlock", "serve", "--stdio", "--surface", surface]
     done = subprocess.run(
         [*command, "--config", str(config), "--data", str(tmp_path / "data")],
         input=b"".join(line + b"\n" for line in lines),
@@ -162,3 +162,22 @@ def test_stdio_serves_the_surface_that_is_asked_for(tmp_path: Path) -> None:
     check_answer(operations, asked)
     assert is_valid("result", operations) and operations["success"] is True
     assert "introspect" in [one["name"] for one in operations["data"]["operations"]]
+
+
+@pytest.mark.req("AQL-C.conf-1")
+def test_stdio_serves_one_tool_to_a_client_of_2026(tmp_path: Path) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    asked = {"operation": "introspect", "params": {"query": "operations"}}
+    call = {"name": "mcp_aql", "arguments": asked, "_meta": meta}
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}).encode(),
+        json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}).encode(),
+    ]
+    answers = stdio(tmp_path, lines, "aql-single")
+    assert [tool["name"] for tool in answers[1]["result"]["tools"]] == ["mcp_aql"]
+    found = envelope(answers[2]["result"])
+    check_answer(found, asked)
+    assert found["data"]["_protocol"]["mode"] == "single"

@@ -20,6 +20,7 @@ PARAMETER_WEIGHT: Final = 0.6
 TEXT_WEIGHT: Final = 1.0
 TEXT_CHARS_MAX: Final = 1000  # of a description
 WORDS_MAX: Final = 16  # of a query
+BEGINNINGS_MAX: Final = 5  # words that stand for one that no document has, and that they begin with
 COMMON_MIN: Final = 4000  # documents with a word, above which it only orders candidates that another word found
 CANDIDATES_MAX: Final = 500  # that common words order
 
@@ -76,6 +77,7 @@ class SearchIndex:
                 shares[word].append(weight * (K1 + 1) / (weight + drag))
         count = len(documents)
         self._places = places
+        self._words = sorted(places)
         self._shares = shares
         self._rarity = {
             word: log(1 + (count - len(found) + 0.5) / (len(found) + 0.5)) for word, found in places.items()
@@ -122,7 +124,10 @@ class SearchIndex:
         """The word itself; where no document has it, a few that begin with it."""
         if word in self._places:
             return [word]
-        return sorted(each for each in self._places if each.startswith(word))[:5] if len(word) > 2 else []
+        if len(word) <= 2:
+            return []
+        first = bisect_left(self._words, word)
+        return [each for each in self._words[first : first + BEGINNINGS_MAX] if each.startswith(word)]
 
 
 def _share(places: "array[int]", shares: "array[float]", place: int) -> float | None:
