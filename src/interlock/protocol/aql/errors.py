@@ -7,7 +7,7 @@ failure out of a native handler. Nothing else becomes a failure but by these fun
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -49,7 +49,6 @@ CODES: Final = frozenset(code.value for code in Code)
 FATAL: Final = frozenset({Code.INTERNAL_ERROR.value, Code.INTROSPECTION_ERROR.value})  # isError true (C.tool-6)
 CATEGORIES: Final = ("VALIDATION_", "NOT_FOUND_", "PERMISSION_", "CONFLICT_", "RATE_LIMIT_", "TOKEN_", "INTERNAL_")
 
-LimitType = Literal["request_size", "response_size", "string_length", "array_elements", "nesting_depth"]
 UNITS: Final[Mapping[str, str]] = {
     "request_size": "bytes",  # AQL-4.7.5-7
     "response_size": "bytes",

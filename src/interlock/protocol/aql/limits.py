@@ -49,24 +49,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, key) for key, name in KEYS.items()}
 
 
-def out_of_range(key: str, value: int) -> str | None:
-    low, high = RANGES[key]
-    return None if low <= value <= high else f"aql.limits.{key} must be from {low} to {high}, not {value}"
-
-
-def depth_of(text: bytes) -> int:
-    """Objects and arrays count, the root is level 1: {"a":{"b":{"c":{}}}} has depth 4."""
-    deepest = level = 0
-    for token in _TOKEN.finditer(text):
-        sign = text[token.start()]
-        if sign in (OPEN, SQUARE_OPEN):
-            level += 1
-            deepest = max(deepest, level)
-        elif sign in (CLOSE, SQUARE_CLOSE):
-            level -= 1
-    return deepest
-
-
 def check_request(text: bytes, limits: Limits, *, nul_allowed: bool = False) -> Failure | None:
     """What is wrong with the text of a request, whatever it asks for."""
     size = len(text)

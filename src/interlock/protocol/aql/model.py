@@ -109,6 +109,18 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     def sent_as(self) -> str:
         return self.original if self.original is not None else self.name
 
+    @property
+    def _bounds(self) -> dict[str, Any]:
+        said = {
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "minLength": self.min_length,
+            "maxLength": self.max_length,
+            "pattern": self.pattern,
+            "items": self.items,
+        }
+        return {key: value for key, value in said.items() if value is not None}
+
     def info(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"name": self.name, "type": self.type, "required": self.required}
         if self.description:
@@ -117,17 +129,9 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
             shown["default"] = self.default
         if self.enum:
             shown["enum"] = list(self.enum)
-        for key, value in (
-            ("minimum", self.minimum),
-            ("maximum", self.maximum),
-            ("minLength", self.min_length),
-            ("maxLength", self.max_length),
-            ("pattern", self.pattern),
-            ("format", self.format),
-            ("items", self.items),
-        ):
-            if value is not None:
-                shown[key] = value
+        shown |= self._bounds
+        if self.format is not None:
+            shown["format"] = self.format
         if self.sensitive:
             shown["sensitive"] = True
         return shown
@@ -140,16 +144,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         made: dict[str, Any] = {}
         if all(word in JSON_TYPES for word in words) and "any" not in words:
             made["type"] = words[0] if len(words) == 1 else words
-        for key, value in (
-            ("minimum", self.minimum),
-            ("maximum", self.maximum),
-            ("minLength", self.min_length),
-            ("maxLength", self.max_length),
-            ("pattern", self.pattern),
-            ("items", self.items),
-        ):
-            if value is not None:
-                made[key] = value
+        made |= self._bounds
         if self.enum:
             made["enum"] = [*self.enum, None] if "null" in words and None not in self.enum else list(self.enum)
         return made

@@ -30,9 +30,6 @@ class Verdict(Enum):
     STOP = "stop"
 
 
-_SEVERITY: Final = list(Verdict)
-
-
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     factors: tuple[str, ...]
@@ -48,9 +45,6 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
             return self
         factors = (*self.factors, "Stage 4: another assessment stops it")
         return msgspec.structs.replace(self, verdict=Verdict.STOP, reason=reason, stage=4, factors=factors)
-
-    def is_stricter_than(self, other: "Evaluation") -> bool:
-        return _SEVERITY.index(self.verdict) > _SEVERITY.index(other.verdict)
 
 
 def evaluate(
