@@ -93,6 +93,12 @@ ROOMS: Final = keys_of(
         help="How long after the last connection a participant has left.",
     ),
     Key(
+        name="presence_heartbeat_s",
+        kind=Seconds(low=0, high=3600),
+        example=60,
+        help="How often the room is told of each participant that it is there; 0 is never.",
+    ),
+    Key(
         name="connections_per_participant",
         kind=Whole(low=1, high=100),
         example=3,

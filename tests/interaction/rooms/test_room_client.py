@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rooms.participant import Bare, token
+from tests.interaction.rooms.test_room_persistence import connect_without_reading
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, RichLog, Static
 
@@ -27,13 +28,21 @@ presence_grace_s = 0.1
 
 [[room]]
 topic = "garden"
+
+[[room]]
+topic = "watched"
+presence_heartbeat_s = 1
 """
+PINGS = {  # instead of a minute
+    "interlock.runtime.fronts.sockets:PING_EVERY_S": 1.0,
+    "interlock.runtime.fronts.sockets:PONG_WITHIN_S": 1.5,
+}
 SOON_S = 10.0
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    with running_node(tmp_path_factory.mktemp("client"), {}, ROOMS) as started:
+    with running_node(tmp_path_factory.mktemp("client"), {}, ROOMS, settings=PINGS) as started:
         yield started
 
 
@@ -139,6 +148,27 @@ async def test_a_key_decides_what_was_read_and_nothing_that_moved_up(node: Runni
     async with shown(participant(node, "fay")) as (app, pilot):
         await until(pilot, lambda: proposals(app) == 2)  # from before she came, without history
     await bare.leave()
+
+
+@pytest.mark.req("X-4.4.1-4")
+async def test_a_connection_that_is_half_open_ends_and_who_is_there_is_told(node: RunningNode) -> None:
+    there = await Bare.join(node, "watched", token(node, "there", "watched"))
+    bearer = token(node, "half", "watched")
+    half = await asyncio.to_thread(connect_without_reading, node, bearer, "watched")
+    assert (await there.until(kind="presence", event="join"))["payload"]["participant"]["id"] == "half"
+    told: set[str] = set()
+    while (said := await there.until(kind="presence"))["payload"]["event"] == "heartbeat":
+        told.add(said["payload"]["participant"]["id"])  # pings go on meanwhile, and `half` answers none
+    assert said["payload"] == {"event": "leave", "participant": {"id": "half", "privilege": "restricted"}}
+    assert told == {"there", "half"}
+    half.close()
+    quiet = await Bare.join(node, "garden", token(node, "quiet"))
+    await asyncio.sleep(1.2)  # the time of a heartbeat, of which there is none by default
+    await quiet.say("done")
+    await quiet.until(kind="chat")
+    assert not [one for one in quiet.heard if one["payload"].get("event") == "heartbeat"]
+    await quiet.leave()
+    await there.leave()
 
 
 async def test_who_is_removed_is_told_why_and_the_application_ends(node: RunningNode) -> None:

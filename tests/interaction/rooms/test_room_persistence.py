@@ -87,7 +87,7 @@ async def _send(sender: Bare, round: int) -> None:
 
 async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_missing(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
-        slow = _connect_without_reading(node, token(node, "slow"))
+        slow = connect_without_reading(node, token(node, "slow"))
         sender = await Bare.join(node, "garden", token(node, "sender", privilege="full"))
         await sender.next()
         for number in range(300):
@@ -111,11 +111,11 @@ async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_mi
         await sender.leave()
 
 
-def _connect_without_reading(node: RunningNode, bearer: str) -> socket.socket:
+def connect_without_reading(node: RunningNode, bearer: str, topic: str = "garden") -> socket.socket:
     stuck = socket.create_connection((node.host, node.port))
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stuck.sendall(
-        f"GET /v0/ws?topic=garden HTTP/1.1\r\nhost: {node.host}:{node.port}\r\nupgrade: websocket\r\n"
+        f"GET /v0/ws?topic={topic} HTTP/1.1\r\nhost: {node.host}:{node.port}\r\nupgrade: websocket\r\n"
         f"connection: upgrade\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
         f"authorization: Bearer {bearer}\r\n\r\n".encode()
     )

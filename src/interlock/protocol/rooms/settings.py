@@ -35,6 +35,7 @@ class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
     history_max: int = 10_000
     history_visibility: Literal["all", "since_join", "none"] = "all"
     presence_grace_s: float = 10.0
+    presence_heartbeat_s: float = 0.0  # 0: none
     connections_per_participant: int = 1
     violation_notice: bool = False
     v0_clients: Literal["assign", "restricted", "full", "refuse"] = "assign"

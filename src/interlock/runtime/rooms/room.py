@@ -165,10 +165,12 @@ class Room:
         self._writer: asyncio.Task[None] | None = None
         self._background = BackgroundTasks()
         self._news = asyncio.Event()
+        self._heartbeat: asyncio.TimerHandle | None = None
 
     def replan(self, settings: RoomSettings) -> None:
         """From the next envelope on."""
         self.settings = settings
+        self._set_heartbeat()
 
     async def open(self) -> None:
         """Reads back which ids are taken. Raises StoreError."""
@@ -177,6 +179,7 @@ class Room:
         self._oldest = first[0].sequence - 1 if first else last
         after = max(self._oldest, last - max(self.settings.history_max, KNOWN_MIN))
         self._tracker.begin(self)
+        self._set_heartbeat()
         while after < last:
             records = await self.history.read(after, last)
             if not records:
@@ -191,6 +194,8 @@ class Room:
 
     async def close(self) -> None:
         self._tracker.end(self)
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
         for seat in self.seats.values():
             if seat.leaves is not None:
                 seat.leaves.cancel()
@@ -271,6 +276,19 @@ class Room:
             self._audit.add("leave", self.topic, seat.principal, "ok", participant=participant)
             self._announce(gateway_messages.presence(self.stamp(), "leave", seat.participant))
             self._feeds.presence.publish((self, participant))
+
+    def _set_heartbeat(self) -> None:
+        """X-4.4.1-4: for those who want to be told who is there, again and again."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        every_s = self.settings.presence_heartbeat_s
+        self._heartbeat = asyncio.get_running_loop().call_later(every_s, self._say_present) if every_s else None
+
+    def _say_present(self) -> None:
+        for seat in self.seats.values():
+            if seat.connections:
+                self._announce(gateway_messages.presence(self.stamp(), "heartbeat", seat.participant))
+        self._set_heartbeat()
 
     def set_privilege(self, participant: str, privilege: Privilege, by: str) -> Privilege | None:
         """Returns the old one; None where no such participant is present. Holds from the next envelope on."""
