@@ -21,6 +21,7 @@ from interlock.net.websocket.dial import DialFailed, dial
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import CodecError
 from interlock.protocol.jsonrpc.oversized import Oversized
+from interlock.protocol.mcp.eras import LATEST_LEGACY
 from interlock.protocol.rooms.envelope import V01, Envelope, decode_untrusted
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.participants import GATEWAY
@@ -57,6 +58,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     ticket: Ticket | None = None
     tls: ssl.SSLContext | None = None
+    name: str | None = None  # shown to the others
+    kind: str | None = None
 
 
 class Reader(Protocol):
@@ -171,7 +174,8 @@ class Connection:
         self._outbox.clear()
 
     async def _url(self) -> str:
-        asked: dict[str, object] = {"topic": self._place.topic, "protocol": V01, "sequences": 1}
+        asked: dict[str, object] = {"topic": self._place.topic, "protocol": V01, "sequences": 1, "mcp": LATEST_LEGACY}
+        asked |= {key: value for key, value in (("name", self._place.name), ("kind", self._place.kind)) if value}
         if self.position is not None:
             asked["after"] = self.position
         elif self._history:

@@ -7,7 +7,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, Literal, Self, TypeVar, overload
 from urllib.parse import urlsplit
 
 import msgspec
@@ -54,7 +54,8 @@ class Participant:
         ticket: Ticket | None = None,
         history: int = 0,
         after: int | None = None,
-        name: str = "participant",
+        name: str | None = None,
+        kind: Literal["human", "agent", "robot"] | None = None,
         version: str = "0.0.0",
         instructions: str | None = None,
         restricted_replies: bool = False,
@@ -65,20 +66,30 @@ class Participant:
 
         `token` is a room token or that of a client which is a member. `ticket` is for one connection, or a function
         that fetches a new one for each. `history` asks for so many of the newest envelopes; `after` for everything
-        after a `position` of an earlier run. `restricted_replies` says that the room lets restricted participants
-        answer. `secure_by` says why a ws:// address beyond this host is safe.
+        after a `position` of an earlier run. `name` and `kind` are shown to the others. `restricted_replies` says that
+        the room lets restricted participants answer. `secure_by` says why a ws:// address beyond this host is safe.
         """
         if not is_topic(topic):
             raise RoomInvalid(f"{topic!r} is not the name of a room")
         if token is not None and (not token.isascii() or not token.isprintable()):
             raise RoomInvalid("a token is printable ASCII; was a line break copied along?")
         place = self._place = Place(
-            address=_checked(address, secure_by), topic=topic, token=token, ticket=ticket, tls=tls
+            address=_checked(address, secure_by),
+            topic=topic,
+            token=token,
+            ticket=ticket,
+            tls=tls,
+            name=name,
+            kind=kind,
         )
         self.topic = topic
         self._tools: dict[str, Tool] = {}
         offer = Offer(
-            name=name, version=version, instructions=instructions, max_bytes=ENVELOPE_BYTES_MAX, tools=self._tools
+            name=name or "participant",
+            version=version,
+            instructions=instructions,
+            max_bytes=ENVELOPE_BYTES_MAX,
+            tools=self._tools,
         )
         self._offer = offer
         self._conversation = Conversation(

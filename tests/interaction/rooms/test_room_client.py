@@ -213,8 +213,9 @@ async def test_the_command_joins_from_a_terminal_and_its_token_ends_with_the_vis
     drawn = bytearray()
     asyncio.get_running_loop().add_reader(ours, lambda: drawn.extend(_read(ours)))
     async with asyncio.timeout(20):
-        while (await there.until(kind="presence"))["payload"]["participant"]["id"] != name:
+        while (joined := (await there.until(kind="presence"))["payload"]["participant"])["id"] != name:
             pass
+        assert (joined["kind"], joined["mcp"]) == ("human", {"version": "2025-11-25"})
         await there.say("good evening")
         while b"good evening" not in drawn:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

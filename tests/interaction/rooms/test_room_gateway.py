@@ -715,7 +715,9 @@ async def test_what_a_participant_says_of_itself_is_shown_to_the_others(node: Ru
         assert (await witness.until(kind="presence", event="join"))["payload"]["participant"] == shown
         assert shown in ask(node, "/v0/topics/garden/participants", secret)[1]["participants"]
         await one.leave()
-        assert (await witness.until(kind="presence", event="leave"))["payload"]["participant"] == shown
+        while (left := (await witness.until(kind="presence", event="leave"))["payload"]["participant"])["id"] != robot:
+            pass  # those of earlier tests leave too
+        assert left == shown
         for wrong in ({"name": "a%00b"}, {"name": "x" * 65}, {"kind": "ghost"}, {"mcp": "latest"}):
             with pytest.raises(InvalidStatus) as refused:
                 await Bare.join(node, "garden", secret, **wrong)

@@ -108,7 +108,14 @@ class RoomApp(App[int]):
         for said in self.query(RichLog):  # there is none when the application ends
             said.write(line)
 
+    @property
+    def _is_drawn(self) -> bool:
+        """Not while the application ends: timers and workers may still come."""
+        return bool(self.query(ProposalList)) and bool(self.query("#names")) and bool(self.query("#what"))
+
     def _show_state(self) -> None:
+        if not self._is_drawn:
+            return
         room = self._room
         state = ("connected", "green") if room.is_connected else ("connecting again …", "bold red")
         privilege = (room.privilege, "green" if room.privilege == "full" else "yellow")
@@ -127,7 +134,7 @@ class RoomApp(App[int]):
 
     def _show_proposals(self) -> None:
         """New ones come last, so that the highlight stays on what is being read."""
-        if not self.query(ProposalList):  # the application ends
+        if not self._is_drawn:
             return
         listed = self.query_one(ProposalList)
         pending = {one.id: one for one in self._room.proposals if one.id not in self._deciding}
@@ -171,6 +178,8 @@ class RoomApp(App[int]):
 
     @on(OptionList.OptionHighlighted)
     def _show_details(self) -> None:
+        if not self._is_drawn:
+            return
         found = self._maybe_selected()
         self.query_one("#what", Static).update("" if found is None else proposal_details(found, datetime.now(UTC)))
 

@@ -72,7 +72,7 @@ def join(
     address = _address(invocation.node.get("status").as_(Status).node.url)
     issued = invocation.node.post("tokens", body=wanted).as_(IssuedToken)
     try:
-        _run(Participant(address, topic, token=issued.token, history=HISTORY, name=who))
+        _run(Participant(address, topic, token=issued.token, history=HISTORY, kind="human"))
     finally:
         invocation.node.delete("tokens", issued.id)
 
@@ -81,7 +81,7 @@ def _remote(url: str, topic: str) -> "Participant":
     from interlock.rooms import Participant, RoomInvalid
 
     try:
-        return Participant(_address(url), topic, token=os.environ.get("INTERLOCK_TOKEN"), history=HISTORY)
+        return Participant(_address(url), topic, token=os.environ.get("INTERLOCK_TOKEN"), history=HISTORY, kind="human")
     except RoomInvalid as wrong:
         raise BadUsage("usage", str(wrong)) from None
 
