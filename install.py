@@ -105,7 +105,10 @@ def install_product(folder: Path) -> None:
     own = importlib.util.find_spec("pip", None) is not None
     pip = (sys.executable, "-m", "pip", "--python", python_of(folder)) if own else (python_of(folder), "-m", "pip")
     with Step("[2/2] Interlock and the packages it needs") as step:
-        step.run(*pip, "install", "--progress-bar", "off", *(("pip",) if own else ()), "--editable", ".")
+        # Modules are compiled when they are first imported; most never are.
+        step.run(
+            *pip, "install", "--no-compile", "--progress-bar", "off", *(("pip",) if own else ()), "--editable", "."
+        )
 
 
 def install_group(folder: Path, name: str) -> None:

@@ -10,6 +10,7 @@ from rich.text import Text
 from interlock.operator_api.approvers import Approver
 from interlock.surface.cli.render.tree import approver_step
 from interlock.surface.cli.terminal import program
+from interlock.surface.cli.terminal.output import Output
 from interlock.surface.cli.terminal.program import as_typed, command_line, drawn_as_typed
 
 
@@ -38,6 +39,17 @@ def test_a_script_that_starts_it_is_named_instead(monkeypatch: pytest.MonkeyPatc
     drawn = Text.assemble(("wait: ", "dim"), ("interlock approvals", "bold"), " shows it")
     assert drawn_as_typed(drawn).plain == "wait: ./interlock approvals shows it"
     assert command_line("open", config=None, data=None) == "./interlock open"  # which has its configuration
+
+
+def test_a_command_that_became_longer_is_not_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(program.VARIABLE, "./interlock")
+    monkeypatch.setenv("COLUMNS", "40")
+    Output(as_json=False).draw(Text("so that it can be: interlock approvals x"), Text("y" * 50))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "so that it can be: ./interlock approvals x"
+    assert second == "y" * 39 + "…"
 
 
 def test_a_program_that_no_shell_would_find_is_named_by_its_path(

@@ -43,7 +43,9 @@ class Output:
     def draw(self, *lines: "Text") -> None:
         """Lines that were made to fit; on a screen narrower than any plan they are cut rather than broken."""
         for line in lines:
-            self.console.print(drawn_as_typed(line), no_wrap=True, overflow="ellipsis")
+            shown = drawn_as_typed(line)
+            fits = shown is line  # else a command in it became longer, and must not be cut
+            self.console.print(shown, no_wrap=True, overflow="ellipsis" if fits else "ignore", crop=fits)
 
     def line(self, text: str = "") -> None:
         """One line that is never wrapped, so that it can be copied whole."""
