@@ -5,7 +5,7 @@ import asyncio
 import logging
 from typing import Final
 
-from interlock.runtime.base.operator_errors import Refused
+from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.names.document_watch import DocumentWatch
 from interlock.runtime.names.documents import DocumentFetcher
 from interlock.runtime.names.requests import RequestService
@@ -58,5 +58,5 @@ class Reviews:
             await (self._requests.open() if first else self._requests.look())
             await self._sightings.note()
             await self._watch.look()
-        except (StoreError, Refused) as error:
+        except (StoreError, Refused, NotFound) as error:
             log.error("the registry of names cannot be looked over: %s", error)

@@ -104,7 +104,7 @@ def list_names(
             ]
             texts = (one.surface_name, one.status, one.authentication_scope, one.change_controller)
             rows.append([*(Text(one_line(text)) for text in (*texts, one.first_registered)), Text("; ".join(marks))])
-        out.draw(*in_columns(rows, width=out.console.width, shrink={0: 20, 3: 12, 5: 12}))
+        out.draw(*in_columns(rows, width=out.console.width, shrink={2: 12, 3: 12, 5: 12}))
         if found.trouble is not None:
             out.remark(f"the registry cannot be used: {one_line(found.trouble)}")
     if found.overdue:
