@@ -135,7 +135,7 @@ class FakeApprovals:
     ) -> Approval | Fault:
         return self._decide(reference, "approved", by=by, reason=reason, answer=answer, proof=proof)
 
-    async def deny(self, reference: str, *, by: str, reason: str | None) -> Approval | Fault:
+    async def deny(self, reference: str, *, by: str, reason: str | None, answer: str | None = None) -> Approval | Fault:
         return self._decide(reference, "denied", by=by, reason=reason)
 
     def _decide(self, reference: str, status: str, **decision: Any) -> Approval | Fault:
