@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -229,8 +230,10 @@ def test_a_port_in_use_is_said_so(tmp_path: Path) -> None:
             ]
             refused = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
             assert refused.returncode == 1
-            assert f"127.0.0.1:{port}" in refused.stderr and "in use" in refused.stderr
-            assert "node.listen" in refused.stderr  # what to do next
+            assert f"another program listens on 127.0.0.1:{port}\n" in refused.stderr
+            assert f"INTERLOCK_NODE__{other.upper()}=127.0.0.1:0 " in refused.stderr  # what to do next
+            beside = re.search(rf"INTERLOCK_NODE__{door.upper()}=127\.0\.0\.1:(\d+) ", refused.stderr)
+            assert beside is not None and int(beside[1]) > port
             assert "Traceback" not in refused.stderr
             assert not (tmp_path / "d" / "run" / "admin.sock").exists()
 

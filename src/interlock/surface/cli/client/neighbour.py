@@ -28,6 +28,9 @@ def free_addresses(*wanted: Address) -> list[Address]:
     found: list[Address] = []
     with ExitStack() as held:
         for address in wanted:
+            if address.port == 0:  # whichever is free
+                found.append(address)
+                continue
             for port in range(address.port + len(wanted), 65536):
                 try:
                     held.enter_context(bind(Address(address.host, port)))
