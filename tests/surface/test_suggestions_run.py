@@ -45,6 +45,8 @@ ARGUMENTS: dict[str, str] = {
     "links release": "leaf",
     "links restart": "greenhouse",
     "links restart --authorize": "greenhouse --authorize",
+    "rooms migrate --apply": "yard --apply",
+    "rooms show": "yard",
     "secrets adopt": "ready-mcp",
     "secrets remove": "some-key",
     "secrets remove --kind": "other-key --kind secret",
@@ -83,6 +85,7 @@ ELSEWHERE = {
     "serve --stdio": "tests/surface/test_cli_serve.py",
     "rooms create": "tests/interaction/rooms/test_room_gateway.py",
     "access token --for --name --participant --topic": "tests/interaction/rooms",
+    "access token --for --name --participant --privilege --topic": "tests/interaction/rooms",
     "access certificate --renew": "tests/interaction/ax/test_client_certificates.py",
     "tools classify --json": "tests/surface/test_cli_approvals.py",
 }

@@ -46,10 +46,11 @@ class Fetcher:
     """Keeps one client per origin, made when first used."""
 
     def __init__(
-        self, within: Scope | None = None, *, seconds: float = FETCH_S, body_bytes: int = BODY_BYTES_MAX
+        self, within: Scope | None = None, *, seconds: float | None = None, body_bytes: int = BODY_BYTES_MAX
     ) -> None:
+        """`seconds`: for one answer; None: FETCH_S."""
         self._within = within
-        self._seconds = seconds
+        self._seconds = FETCH_S if seconds is None else seconds
         self._body_bytes = body_bytes
         self._clients: dict[tuple[str, str | None], HttpClient] = {}
         self._tls: ssl.SSLContext | None = None

@@ -1,11 +1,12 @@
 """What a specification reference points to, and whether it can be expected to stay (draft section 4.1)."""
 
 import re
-from ipaddress import ip_address
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+
+from interlock.protocol.net.address_scope import Scope, maybe_scope
 
 REFERENCE_CHARS_MAX: Final = 2000
 
@@ -76,7 +77,5 @@ def _uri(text: str) -> Reference:
 
 
 def _is_private(host: str) -> bool:
-    try:
-        return not ip_address(host).is_global
-    except ValueError:
-        return "." not in host or host.endswith(_PRIVATE_ENDS)
+    scope = maybe_scope(host)
+    return "." not in host or host.endswith(_PRIVATE_ENDS) if scope is None else scope is not Scope.PUBLIC
