@@ -2,7 +2,6 @@
 
 import msgspec
 
-from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.names.records import Controller, Step
 from interlock.protocol.names.registry import Registry
 from interlock.protocol.names.statements import Statement, is_signed_by
@@ -36,6 +35,8 @@ def check_controller(actor: Actor, controller: Controller, registry: Registry) -
 
 
 def check_statement(statement: Statement, controller: Controller, registry: Registry) -> None:
+    from interlock.keys.jwt_verification import check_signature  # only loaded where a statement comes
+
     if statement_id(statement) in registry.used_statements:
         raise Refused("statement_replayed", "the statement was used before; sign one for each change")
     if statement.controller != controller.name or not is_signed_by(statement, controller.keys, check_signature):

@@ -1,7 +1,7 @@
 """The initial contents of a registry, from `initial.json`: table 2 of the draft, without schemas, which it has not."""
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -9,6 +9,7 @@ import msgspec
 from interlock.protocol.names.model import Entry, Revision, Status
 from interlock.protocol.names.records import Controller, Step
 
+_FILE: Final = Path(__file__).with_name("initial.json")
 DRAFT: Final = "draft-morrison-mcp-tool-surface-names-registry-00"
 
 
@@ -25,7 +26,7 @@ class _Initial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 @cache
 def initial_steps() -> tuple[Step, ...]:
     """The same on every installation (REG-6-3)."""
-    read = msgspec.json.decode(files(__package__).joinpath("initial.json").read_bytes(), type=_Initial)
+    read = msgspec.json.decode(_FILE.read_bytes(), type=_Initial)
     revision = Revision(
         revision=1,
         specification_reference=read.specification_reference,
