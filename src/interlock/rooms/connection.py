@@ -36,7 +36,7 @@ WELCOME_S: Final = 10.0
 RETRY_MIN_S: Final = 0.2
 RETRY_MAX_S: Final = 30.0
 STEADY_S: Final = 10.0  # a connection that lasted so long was no failure
-# X-5.2-2: what another connection would only meet again.
+# What another connection would only meet again.
 FINAL: Final = {
     POLICY: "abuse",
     TOO_BIG: "envelope_too_large",

@@ -531,7 +531,7 @@ _STATUS: Final = {
     "proposal_expired": 409,
     "unknown_proposal": 404,
 }
-_UNAUTHORISED: Final = Refusal(
+_UNAUTHORISED: Final = Refusal(  # X-5.2-2
     401,
     "unauthorised",
     "a token is needed; interlock access token --for room --name NAME --topic TOPIC --participant ID makes one",
