@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import pytest
 from tests.interaction.gate.held import ADA, GATED, Client, anchor, proof, token
@@ -123,7 +124,7 @@ def test_a_request_is_returned_with_reasons_or_cancelled(node: RunningNode, fold
     assert over.returncode == 1 and "does not cancel" in over.stderr
 
 
-@pytest.mark.req("REG-7.3-1", "REG-7.3-3", "REG-8.2-1", "REG-N-3", "REG-4.1-8", "REG-8.4-2", "REG-7.2-2", "REG-7.2-3")
+@pytest.mark.req("REG-7.3-1", "REG-7.3-3", "REG-8.2-1", "REG-N-3", "REG-4.1-8", "REG-7.2-2", "REG-7.2-3")
 def test_each_verb_of_a_controller_and_its_refusal(node: RunningNode, folder: Path) -> None:
     override = ("--override", "the vendor wrote to us")
     refusals = (
@@ -256,6 +257,12 @@ def test_the_registry_is_read_over_http_with_tags(node: RunningNode) -> None:
     for form, kind in (("csv", "text/csv"), ("txt", "text/plain"), ("json", "application/json")):
         status, headers, _ = fetch(node, f"/assignments/mcp-tool-surface-names/mcp-tool-surface-names.{form}")
         assert status == 200 and headers["content-type"].startswith(kind)
+    published_json = fetch(node, "/assignments/mcp-tool-surface-names/mcp-tool-surface-names.json")[2]
+    schema = fetch(node, "/assignments/mcp-tool-surface-names/mcp-tool-surface-names.schema.json")
+    assert schema[1]["content-type"] == "application/schema+json"
+    validator = jsonschema_rs.Draft202012Validator(json.loads(schema[2]))
+    assert validator.is_valid(json.loads(published_json))
+    assert not validator.is_valid(json.loads(published_json) | {"entries": [{"surface_name": "acme_search"}]})
     listed = json.loads(fetch(node, "/registry/names")[2])
     assert listed["names"][0]["surface_name"] == "acme_search"
     assert listed["registry"] == node.status_at_start["node"]["aggregator_id"]

@@ -7,9 +7,11 @@ are in the order of the octets of their names.
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from types import GenericAlias
+from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import Raw
 
 from interlock.protocol.names.life import days_between
 from interlock.protocol.names.model import Entry, Revision, Status
@@ -113,6 +115,25 @@ def publish(publication: Publication, form: Form) -> bytes:
             return "".join(_text(publication)).encode()
         case "json":
             return msgspec.json.encode(_json(publication)) + b"\n"
+
+
+def published_schema() -> bytes:
+    """The JSON Schema of the JSON form."""
+    revision = _described(Revision, {Raw: Any})
+    entry = _described(PublishedEntry, {Revision: revision, tuple[Revision, ...]: GenericAlias(tuple, (revision, ...))})
+    registry = _described(PublishedRegistry, {tuple[PublishedEntry, ...]: GenericAlias(tuple, (entry, ...))})
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(registry)}
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
+
+
+def _described(kind: type[msgspec.Struct], instead: dict[Any, Any]) -> Any:
+    """The same fields, with types that a schema can be made of: a raw value has none."""
+    fields: list[Any] = []
+    for field in msgspec.structs.fields(kind):
+        default = None if isinstance(field.default, Raw) else field.default
+        named = (field.name, instead.get(field.type, field.type))
+        fields.append(named if field.required else (*named, default))
+    return msgspec.defstruct(kind.__name__, fields, kw_only=True)
 
 
 def row_of(entry: Entry) -> list[str]:

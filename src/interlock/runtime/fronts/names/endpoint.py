@@ -13,7 +13,13 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.protocol.names.publication import GROUP, MEDIA_TYPES, published_entry, row_of
+from interlock.protocol.names.publication import (
+    GROUP,
+    MEDIA_TYPES,
+    published_entry,
+    published_schema,
+    row_of,
+)
 from interlock.protocol.names.records import Request
 from interlock.protocol.names.statements import CHARS_MAX, BadStatement, read_statement_untrusted
 from interlock.protocol.net.address_scope import is_loopback
@@ -134,6 +140,8 @@ class NamesEndpoint:
         registry, today = self._state.registry, self._state.today
         match parts:
             case ["assignments", folder, file] if folder == GROUP:
+                if file == _SCHEMA_FILE:
+                    return Document(published_schema(), "application/schema+json")
                 form = _FILES.get(file)
                 if form is None:
                     raise NotFound("document", file)
@@ -254,6 +262,7 @@ class _Named(msgspec.Struct, frozen=True):
 
 
 _FILES: Final = {f"{name}.{form}": form for name in (GROUP, f"{GROUP}-1") for form in MEDIA_TYPES}
+_SCHEMA_FILE: Final = f"{GROUP}.schema.json"
 _JSON: Final = (b"content-type", b"application/json")
 _UNAUTHORISED: Final = Refusal(
     401,
