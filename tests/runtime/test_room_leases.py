@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any, cast
 
-import pytest
-
 from interlock.protocol.rooms.gateway_messages import Stamp
 from interlock.protocol.rooms.participants import Participant, Privilege
 from interlock.runtime.rooms.leases import Lease, Leases
@@ -32,7 +30,6 @@ class FakeRoom:
         self.seats.pop(participant, None)
 
 
-@pytest.mark.req("X-10.1-4")
 async def test_presence_follows_the_lease() -> None:
     here: Any = FakeRoom()
     room, leases = cast(Room, here), Leases(lease_s=0.1)

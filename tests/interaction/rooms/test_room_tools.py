@@ -92,7 +92,6 @@ def members(node: RunningNode, request: pytest.FixtureRequest) -> Iterator[tuple
     agent.wire.close()
 
 
-@pytest.mark.req("X-10.1-4")
 async def test_a_client_joins_reads_says_and_leaves(node: RunningNode, members: tuple[Member, Member]) -> None:
     alice, agent = members
     bare = await Bare.join(node, "garden", token(node, f"w-{uuid.uuid4().hex[:8]}"))
@@ -124,7 +123,7 @@ async def test_a_client_joins_reads_says_and_leaves(node: RunningNode, members: 
     await bare.leave()
 
 
-@pytest.mark.req("X-10.1-4", "X-9.1-1", "X-10.2-1", "X-3.2-1", "X-4.2.1-6")
+@pytest.mark.req("X-9.1-1", "X-10.2-1", "X-3.2-1", "X-4.2.1-6")
 async def test_a_restricted_client_proposes_and_a_full_one_carries_it_out(
     node: RunningNode, members: tuple[Member, Member]
 ) -> None:
@@ -160,7 +159,7 @@ async def test_a_restricted_client_proposes_and_a_full_one_carries_it_out(
         assert rejected["status"] == "rejected"
 
 
-@pytest.mark.req("X-10.1-4", "X-2.2-3", "X-4.1-3")
+@pytest.mark.req("X-2.2-3", "X-4.1-3")
 async def test_what_a_client_may_not_or_gets_wrong_is_named(node: RunningNode, members: tuple[Member, Member]) -> None:
     alice, agent = members
     for wrong in ({}, {"topic": 3}, {"topic": "garden", "more": 1}, {"topic": "x" * 200}):
@@ -186,7 +185,6 @@ async def test_what_a_client_may_not_or_gets_wrong_is_named(node: RunningNode, m
     assert len((await alice.tool("read", topic="forgetful", cursor=before["cursor"]))["messages"]) == 1
 
 
-@pytest.mark.req("X-10.1-4")
 async def test_they_are_listed_to_those_who_may_join_a_room_alone(node: RunningNode) -> None:
     for name, expected in (("agent", NAMES), ("stranger", [])):
         with Wire(node, "/mcp?names=qualified", client_token(node, name)) as wire:
@@ -198,7 +196,6 @@ async def test_they_are_listed_to_those_who_may_join_a_room_alone(node: RunningN
             assert ("error" in called) is (name == "stranger")
 
 
-@pytest.mark.req("X-10.1-4")
 async def test_they_are_operations_of_the_aql_surface(node: RunningNode) -> None:
     alice = Member(node, "alice", "aql")
     assert {one["topic"] for one in (await alice.tool("list"))["rooms"]} >= {"garden", "hidden"}
