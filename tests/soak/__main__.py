@@ -1,7 +1,8 @@
 """python -m tests.soak: chaos, load and long fuzzing, and docs/soak.md about what they found.
 
 The tests of tests/soak, and those of `make test` that are about many of the same, with TESTS_SOAK=1: many more
-examples of every property, more calls in every loop. SOAK_SECONDS is how long a node is under load.
+examples of every property, more calls in every loop. SOAK_SECONDS is how long servers are killed
+under load, SOAK_MIXED_SECONDS how long a node is under everything at once.
 """
 
 import os

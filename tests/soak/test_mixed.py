@@ -20,8 +20,9 @@ from tests.interaction.gate.held import ANCHORED, Client, Diary, approve, deny, 
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 from tests.interaction.rude import modern
 from tests.servers.start import raw
-from tests.soak.test_chaos import SECONDS, resident_kib
+from tests.soak.test_chaos import resident_kib
 
+SECONDS = float(os.environ.get("SOAK_MIXED_SECONDS", "1800"))
 # From the end of the warm-up to the end. Approvals that are not used are kept for minutes, and the latest 2,000 that
 # ended for longer: in the warm-up they are made without a pause, so that a long run reaches that bound within it.
 GROWTH_MAX = 0.05 if SECONDS >= 1800 else 0.2
