@@ -35,47 +35,73 @@ WORKERS = ["--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"]
 
 
 def main(arguments: list[str]) -> int:
-    rows, notes, red = [], [], 0
+    """`--part TITLE` runs one part again and keeps what the page says of the others; the rest is for pytest."""
+    only = None
+    if arguments[:1] == ["--part"]:
+        only, arguments = arguments[1], arguments[2:]
+        if only not in PARTS:
+            sys.exit(f"there is no part {only!r}: {', '.join(PARTS)}")
+    told = _told() if only is not None else {}
+    red = 0
     for title, paths in PARTS.items():
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder) / "report.xml"
-            more = [] if "tests/soak" in paths else WORKERS  # what is held to a size is alone
-            command = [sys.executable, "-m", "pytest", "-q", "--timeout=1800", f"--junitxml={report}", *more]
-            command += ["-o", "junit_family=xunit1"]  # the one that takes the notes of a test
-            environment = {**os.environ, "TESTS_SOAK": "1"}
-            done = subprocess.run([*command, *paths, *arguments], cwd=ROOT, env=environment, check=False)
-            suites = list(xml.parse(report).iter("testsuite")) if report.exists() else []
-        tests, failed, skipped = (
-            sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "skipped")
-        )
-        failed += sum(int(suite.get("errors", 0)) for suite in suites)
-        minutes = (time.monotonic() - began) / 60
-        rows.append(f"| {title} | {tests} | {failed} | {skipped} | {minutes:.1f} |")
-        notes += [
-            f"- {one.get('value')}" for suite in suites for one in suite.iter("property") if one.get("name") == "soak"
-        ]
-        red = red or done.returncode
-    PAGE.write_text(_page(rows, notes), encoding="utf-8")
+        if only in (None, title):
+            told[title], code = _run(title, paths, arguments)
+            red = red or code
+    PAGE.write_text(_page(told), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")
     return red
 
 
-def _page(rows: list[str], notes: list[str]) -> str:
+def _run(title: str, paths: list[str], arguments: list[str]) -> tuple[list[str], int]:
+    """The row of a part, then its notes; and how pytest ended."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        more = [] if "tests/soak" in paths else WORKERS  # what is held to a size is alone
+        command = [sys.executable, "-m", "pytest", "-q", "--timeout=1800", f"--junitxml={report}", *more]
+        command += ["-o", "junit_family=xunit1"]  # the one that takes the notes of a test
+        environment = {**os.environ, "TESTS_SOAK": "1"}
+        done = subprocess.run([*command, *paths, *arguments], cwd=ROOT, env=environment, check=False)
+        suites = list(xml.parse(report).iter("testsuite")) if report.exists() else []
+    tests, failed, skipped = (
+        sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "skipped")
+    )
+    failed += sum(int(suite.get("errors", 0)) for suite in suites)
+    minutes = (time.monotonic() - began) / 60
+    notes = [f"- {one.get('value')}" for suite in suites for one in suite.iter("property") if one.get("name") == "soak"]
+    at = f"{time.strftime('%Y-%m-%d', time.gmtime())}, {_commit()}"
+    return [f"| {title} | {tests} | {failed} | {skipped} | {minutes:.1f} | {at} |", *notes], done.returncode
+
+
+def _told() -> dict[str, list[str]]:
+    """What the page says: the row of each part; the notes are all of the first."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    told = {line.split(" | ")[0][2:]: [line] for line in lines if line.startswith("| ") and line.count("|") == 7}
+    told.pop("part", None)
+    if (first := next(iter(PARTS))) in told:
+        told[first] += [line for line in lines if line.startswith("- ")]
+    return told
+
+
+def _commit() -> str:
     head = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
+    return head.stdout.strip() or "an unknown commit"
+
+
+def _page(told: dict[str, list[str]]) -> str:
+    notes = [line for title in PARTS if title in told for line in told[title][1:]]
     lines = [
         "# Soak",
         "",
         "Written by `make soak`, which runs chaos, load and long fuzzing. Do not edit.",
         "",
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, at {head.stdout.strip() or 'an unknown commit'}, Python "
-        f"{platform.python_version()}, {os.cpu_count()} cores.",
+        f"Python {platform.python_version()}, {os.cpu_count()} cores.",
         "",
-        "| part | tests | failed | skipped | minutes |",
-        "|---|---|---|---|---|",
-        *rows,
+        "| part | tests | failed | skipped | minutes | at |",
+        "|---|---|---|---|---|---|",
+        *(told[title][0] for title in PARTS if title in told),
     ]
     return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
 
