@@ -28,17 +28,22 @@ ANSWERS = {
 
 @pytest.fixture
 async def origin() -> AsyncIterator[str]:
+    writers: list[asyncio.StreamWriter] = []
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         while line := await reader.readline():
             if line.startswith(b"GET "):
                 answer = ANSWERS[line.split()[1].decode()]
             if line == b"\r\n":
                 writer.write(answer)
-        writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
 
 
 @pytest.mark.req("REG-5-4")
