@@ -189,9 +189,10 @@ async def test_they_are_listed_to_those_who_may_join_a_room_alone(node: RunningN
     for name, expected in (("agent", NAMES), ("stranger", [])):
         with Wire(node, "/mcp?names=qualified", client_token(node, name)) as wire:
             listed = wire.modern("tools/list").message["result"]["tools"]
-            assert [tool["name"] for tool in listed if tool["name"].startswith("rooms.")] == [
-                f"rooms.{each}" for each in expected
-            ]
+            of_rooms = [tool["name"] for tool in listed if tool["name"].startswith("rooms.")]
+            if expected:  # those who left a moment ago may still have tools, which have longer names
+                of_rooms = [tool for tool in of_rooms if tool.count(".") == 1]
+            assert of_rooms == [f"rooms.{each}" for each in expected]
             called = wire.modern("tools/call", {"name": "rooms.list", "arguments": {}}).message
             assert ("error" in called) is (name == "stranger")
 
