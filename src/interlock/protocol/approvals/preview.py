@@ -29,6 +29,7 @@ def maybe_change(params: bytes) -> tuple[bytes, bytes] | None:
 NODE_EFFECTS: Final = {
     "enrolment": "the holder of this key may approve from now on; approve it only if you made it yourself",
     "configuration": "you say that you changed this; it is in effect, and is no longer shown as unsigned",
+    "request": "the registry of names takes this up as it is shown; nothing is called",
 }
 # What a yes does in a room.
 PROPOSAL_EFFECT: Final = "exactly this is sent to its target in the room, once, in your name"

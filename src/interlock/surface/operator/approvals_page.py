@@ -105,6 +105,7 @@ def _title(one: Approval) -> str:
         "definition": f"What does {one.tool} do?",
         "configuration": "Did you loosen the configuration?",
         "proposal": f"A proposal in the room {one.room}",
+        "request": f"A request to the registry of names: {one.tool.partition('.')[2]}",
         "enrolment": f"May {one.tool.partition('.')[2]} approve from now on?",
     }
     return titles.get(one.kind, f"A call of {one.tool}")
@@ -144,6 +145,7 @@ def _what(one: Approval) -> str:
         "definition": "The server says",
         "enrolment": "The new approver",
         "configuration": "What was loosened",
+        "request": "What is asked",
     }
     if one.source == "drivers":
         heads["definition"] = "As its files declare it"
@@ -158,8 +160,8 @@ def _what(one: Approval) -> str:
 def _after(one: Approval) -> str:
     """How it went, for the person who decided."""
     told = _NEXT.get(one.status, "").format(by=text(one.requested_by))
-    if one.kind == "proposal" and one.status == "approved":
-        told = "It is being sent."
+    if one.kind in ("proposal", "request") and one.status == "approved":
+        told = "It is being sent." if one.kind == "proposal" else "It is being taken up."
     if one.kind == "definition" and one.status in ("approved", *_RAN):
         told = "It is remembered for this definition of the tool." if one.status == "done" else ""
     decided = _decision(one.decision)

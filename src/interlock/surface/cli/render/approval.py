@@ -155,11 +155,16 @@ def _content(one: Approval, width: int) -> list[Text]:
     return [Text(), Text(f"  {_head(one, is_change)}", style="dim"), *folded, *body]
 
 
+_HEADS: Final = {
+    "configuration": "what was loosened",
+    "enrolment": "the new approver",
+    "request": "what is asked of the registry",
+}
+
+
 def _head(one: Approval, is_change: bool) -> str:
-    if one.kind in NODE_EFFECTS:
-        return "the new approver" if one.kind == "enrolment" else "what was loosened"
     if one.kind != "definition":
-        return "arguments"
+        return _HEADS.get(one.kind, "arguments")
     if one.source == "drivers":
         return "what changed" if is_change else "its files"
     if SURFACE in one.factors:

@@ -131,7 +131,12 @@ def approve(
         reason=reason,
         tool_class=next((known for known in CLASSES if known == said), None),
     )
-    done = invocation.node.post("approvals", one.id, under="", body=body)
+    try:
+        done = invocation.node.post("approvals", one.id, under="", body=body)
+    except Refused as refused:
+        if refused.error == "reason_required":
+            raise refused.with_hint(f"interlock approve {one.id[:8]} --reason WHY") from None
+        raise
     if out.as_json:
         out.raw_json(done.raw)
     else:
@@ -219,6 +224,9 @@ def _outcome_text(one: "Approval") -> str:
         return "done: the change of the configuration is signed"
     if one.kind == "definition":
         return f"done: {one_line(one.tool)} is remembered"
+    if one.kind == "request":
+        name = one_line(one.tool.partition(".")[2])
+        return f"{one_line(one.outcome or one.status)}: interlock names show {name} has it as it is now"
     if one.kind == "proposal":
         return f"approved: it was sent to {one_line(one.target or '')} in the room {one_line(one.room or '')}"
     if one.source == "aql":
