@@ -449,7 +449,18 @@ class FakePublicDoor:
                 "region": {"type": "string", "x-mcp-header": "Region"},
             },
         }
-        names = ("say", "structured", "image", "fail", "progress", "ask", "breaks_off", "degraded", "escape")
+        names = (
+            "say",
+            "structured",
+            "image",
+            "fail",
+            "progress",
+            "ask",
+            "breaks_off",
+            "degraded",
+            "mismatch",
+            "escape",
+        )
         self.tools = [
             {"name": f"demo__{name}", "inputSchema": schema, "_meta": {"x-mcpax-name": f"demo.{name}"}}
             for name in names
@@ -485,6 +496,9 @@ class FakePublicDoor:
                 return self._result(body, {"content": [{"type": "text", "text": "\x1b]0;owned\x07"}]})
             case "degraded":
                 error = {"code": 32002, "message": "tool_degraded", "data": {"reason": "subserver_unreachable"}}
+                return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": error})
+            case "mismatch":
+                error = {"code": 32140, "message": "surface_mismatch", "data": {"detail": "argument /q\x1b[2J differs"}}
                 return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": error})
             case "breaks_off":
                 return StreamingResponse(iter([b": nothing comes\n\n"]), media_type="text/event-stream")

@@ -141,6 +141,8 @@ def test_an_error_of_the_way_names_its_code(inline: Inline, door: FakePublicDoor
     assert "tool_degraded (subserver_unreachable), code 32002" in done.err
     assert "interlock explain 32002" in done.err
     assert inline("tools", "call", "demo.degraded", "--json").json["details"]["code"] == 32002
+    differs = inline("tools", "call", "demo.mismatch").err
+    assert "surface_mismatch: argument /q" in differs and "differs, code 32140" in differs and "\x1b" not in differs
 
 
 def test_progress_goes_to_stderr(interlock: Interlock, door: FakePublicDoor) -> None:

@@ -220,8 +220,9 @@ def _not_mcp(status: int) -> CommandFailed:
 
 def _call_error(error: Error) -> Refused:
     data = error.data if isinstance(error.data, dict) else {}
-    reason, outcome = data.get("reason"), data.get("outcome")
+    reason, detail, outcome = data.get("reason"), data.get("detail"), data.get("outcome")
     said = f"{error.message} ({reason})" if isinstance(reason, str) and reason != error.message else error.message
+    said += f": {detail}" if isinstance(detail, str) else ""
     known = OUTCOMES.get(outcome, "") if isinstance(outcome, str) else ""
     return Refused(
         "call_failed",
