@@ -164,7 +164,7 @@ def test_on_stdio_nothing_but_mcp_is_on_stdout(interlock: Interlock) -> None:
 def test_an_address_that_is_taken_is_refused_with_what_to_change(interlock: Interlock) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = interlock("serve", INTERLOCK_NODE__LISTEN=address)
+        done = interlock("serve", INTERLOCK_NODE__LISTEN=address, INTERLOCK_NODE__OPERATOR_LISTEN="127.0.0.1:0")
     assert (done.code, done.out) == (1, "")
     assert address in done.err
     assert "another program listens on" in done.err
