@@ -20,7 +20,7 @@ from interlock.protocol.names.publication import Form, Publication, publish
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.store_backends import build_audit
-from interlock.runtime.names.publishing import Publisher
+from interlock.runtime.names.publisher import Publisher
 from interlock.runtime.names.state import RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
 

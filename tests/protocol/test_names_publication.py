@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from interlock.protocol.names.model import Entry, Revision, Status
 from interlock.protocol.names.publication import Form, Publication, publish
-from interlock.protocol.names.reading import BadDocument, read_published_untrusted
+from interlock.protocol.names.published_registry import BadDocument, read_published_untrusted
 from interlock.protocol.names.specification import schema_digest
 from interlock.runtime.names.initial import initial_steps
 

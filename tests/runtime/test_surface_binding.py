@@ -24,7 +24,7 @@ async def register(node: House, made: Any) -> None:
     state = node.node.approvals.names.state
     step = Step(at=state.now, by="operator:ada", what="registered", subject=made.surface_name, entry=made)
     await state.change(lambda registry: Change((step,)))
-    await node.node.rebinding.settle()
+    await node.node.rejudgement.settle()
 
 
 async def bound(node: House, *tools: dict[str, Any], segment: str = "shop") -> Leaf:

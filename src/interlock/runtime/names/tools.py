@@ -33,7 +33,7 @@ from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.names.actions import outcome_document
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.answers import name_check, name_verification
-from interlock.runtime.names.parts import NameParts
+from interlock.runtime.names.registry_parts import NameParts
 from interlock.store.ports import StoreError
 
 SEGMENT: Final = "names"

@@ -17,7 +17,7 @@ from interlock.runtime.approvals.standing_grants import StandingGrants
 from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.approvals.tool_definitions import Definitions
 from interlock.runtime.base.feed import AsyncFeed
-from interlock.runtime.names.parts import NameParts, make_name_parts
+from interlock.runtime.names.registry_parts import NameParts, make_name_parts
 from interlock.runtime.names.surface_parts import SurfaceParts, make_surface_parts
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.safety.codes import Codes

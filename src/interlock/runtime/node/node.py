@@ -21,7 +21,7 @@ from interlock.config.plan import Plan
 from interlock.runtime.base.clock import Clock, SystemClock
 from interlock.runtime.base.part import Part, PartStack
 from interlock.runtime.fronts.names.endpoint import NamesEndpoint
-from interlock.runtime.names.rebinding import Rebinding
+from interlock.runtime.names.rejudgement import Rejudgement
 from interlock.runtime.node.approval_parts import make_approval_parts
 from interlock.runtime.node.call_parts import make_call_parts
 from interlock.runtime.node.driver_parts import make_driver_parts
@@ -60,7 +60,7 @@ class Node:
         self.drivers = make_driver_parts(plan, self.stores, self.approvals, self.calls, self.links, self.fronts)
         parts = (self.stores, self.approvals, self.calls, self.links, self.fronts, self.drivers)
         names = self.approvals.names.state
-        self.rebinding = Rebinding(names, names.changed, lambda: self.calls.catalog.namespace, self.approvals.ruled)
+        self.rejudgement = Rejudgement(names, names.changed, lambda: self.calls.catalog.namespace, self.approvals.ruled)
         self.readiness = Readiness(self.calls.keepers, self.stores.clock)
         self._reload = (
             Reload(read, files, plan, ReloadSteps(*parts, self.rooms).by_key(), self.stores.clock)
@@ -104,7 +104,7 @@ class Node:
             approvals.names.reviews,
             approvals.surfaces.pins,
             approvals.surfaces.questions,
-            self.rebinding,
+            self.rejudgement,
             calls.gate,
             calls.dispatch.confirmations,
             calls.safety.verification,

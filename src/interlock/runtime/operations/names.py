@@ -27,7 +27,7 @@ from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.names.actions import outcome_document
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.answers import name_check, name_verification
-from interlock.runtime.names.parts import NameParts
+from interlock.runtime.names.registry_parts import NameParts
 from interlock.runtime.names.surface_pins import SurfacePins
 from interlock.runtime.operations.surfaces import SurfaceOperations
 

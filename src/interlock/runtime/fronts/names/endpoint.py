@@ -36,7 +36,7 @@ from interlock.runtime.fronts.request_head import HeadInspector
 from interlock.runtime.fronts.trusted_proxies import address_of, source_of
 from interlock.runtime.names.actions import outcome_document
 from interlock.runtime.names.actors import UNNAMED, Actor
-from interlock.runtime.names.parts import NameParts
+from interlock.runtime.names.registry_parts import NameParts
 from interlock.store.ports import StoreError
 
 BODY_BYTES_MAX: Final = CHARS_MAX

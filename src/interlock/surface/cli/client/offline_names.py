@@ -14,7 +14,7 @@ from interlock.runtime.base import operator_errors
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.store_backends import build_audit
-from interlock.runtime.names.publishing import Publisher
+from interlock.runtime.names.publisher import Publisher
 from interlock.runtime.names.state import RegistryState
 from interlock.store.ports import StoreError
 from interlock.store.sqlite.names_log import SqliteNamesLog

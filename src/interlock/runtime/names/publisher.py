@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from interlock.protocol.names.model import Entry
 from interlock.protocol.names.publication import Form, Publication, publish
-from interlock.protocol.names.reading import BadDocument, read_published_untrusted
+from interlock.protocol.names.published_registry import BadDocument, read_published_untrusted
 from interlock.protocol.names.records import SourceRegistry, Step
 from interlock.protocol.names.registry import Registry
 from interlock.runtime.base.operator_errors import NotFound, Refused

@@ -11,7 +11,7 @@ from interlock.runtime.names.actions import NamesActions
 from interlock.runtime.names.changes import ControllerChanges
 from interlock.runtime.names.document_watch import DocumentWatch
 from interlock.runtime.names.documents import DocumentFetcher
-from interlock.runtime.names.publishing import Publisher
+from interlock.runtime.names.publisher import Publisher
 from interlock.runtime.names.requests import RequestService
 from interlock.runtime.names.reviews import Reviews
 from interlock.runtime.names.sightings import Sightings

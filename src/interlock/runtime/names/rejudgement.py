@@ -9,7 +9,7 @@ from interlock.runtime.catalog.catalog import Namespace
 from interlock.runtime.catalog.routes import Route
 
 
-class Rebinding:
+class Rejudgement:
     def __init__(
         self, lookup: Lookup, changed: Feed[None], namespace: Callable[[], Namespace], ruled: AsyncFeed[str]
     ) -> None:
