@@ -7,6 +7,7 @@ are in the order of the octets of their names.
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from functools import cache
 from types import GenericAlias
 from typing import Any, Final, Literal
 
@@ -117,6 +118,7 @@ def publish(publication: Publication, form: Form) -> bytes:
             return msgspec.json.encode(_json(publication)) + b"\n"
 
 
+@cache
 def published_schema() -> bytes:
     """The JSON Schema of the JSON form."""
     revision = _described(Revision, {Raw: Any})
