@@ -90,9 +90,9 @@ class At:
             return f"[[{dotted_name(self.table[:-1])}]] number {self.table[-1] + 1}"
         return f"[{dotted_name(self.table)}]" if self.table else "the top level"
 
-    def wrong(self, message: str, hint: str | None = None) -> WrongValue:
+    def wrong(self, message: str, hint: str | None = None, *, code: str | None = None) -> WrongValue:
         if self.worth_reporting:
-            self._findings.problem(self.problem(message, hint))
+            self._findings.problem(self.problem(message, hint, code))
         else:
             self._findings.problem(Problem(message=message))
         return WRONG
@@ -103,10 +103,10 @@ class At:
     def warn(self, message: str, hint: str | None = None) -> None:
         self._findings.warning(self.problem(message, hint))
 
-    def problem(self, message: str, hint: str | None = None) -> Problem:
+    def problem(self, message: str, hint: str | None = None, code: str | None = None) -> Problem:
         """A complaint about this place, for a fault found after the configuration was read."""
         file, line = self.layer.locate(self.path)
-        return Problem(file=file, line=line, key=dotted_name(self.path) or None, message=message, hint=hint)
+        return Problem(file=file, line=line, key=dotted_name(self.path) or None, message=message, hint=hint, code=code)
 
 
 def dotted_name(path: KeyPath) -> str:

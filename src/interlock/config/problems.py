@@ -23,7 +23,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None  # dotted: node.listen, access[0].who
     message: str
     hint: str | None = None
-    code: str | None = None  # of a driver file
+    code: str | None = None  # where the fault has a public one
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import RoomsPlan
-from interlock.config.sections import Key, keys_of
+from interlock.config.sections import Key, choices_of, keys_of
 from interlock.config.value_types import Choice, Many, Record, Seconds, Size, Table, Text, Whole
 from interlock.protocol.rooms.settings import Rates
 
@@ -16,6 +16,7 @@ _RATES: Final = Record(
     fields={"proposals": _PER_MINUTE, "chat": _PER_MINUTE, "envelopes": _PER_MINUTE},
     make=Rates,
 )
+_PRIVILEGE: Final = Choice(values=("full", "restricted"), code="unknown_privilege")  # X-3.1-1
 _GLOBS: Final = Many(item=Text())
 WEEK_S: Final = 7 * 86_400
 
@@ -49,7 +50,7 @@ ROOMS: Final = keys_of(
     Key(name="restricted_chat", example=False, help="Whether restricted participants may chat."),
     Key(
         name="extra_kinds",
-        kind=Table(names=r"[a-z][a-z0-9/:_-]{0,63}", names_are="a kind", item=Choice(values=("full", "restricted"))),
+        kind=Table(names=r"[a-z][a-z0-9/:_-]{0,63}", names_are="a kind", item=_PRIVILEGE),
         default={},
         example={"mcp/reject": "full"},
         help="Further kinds of envelopes, and the privilege that each takes.",
@@ -107,6 +108,7 @@ ROOMS: Final = keys_of(
     Key(name="violation_notice", example=True, help="Whether the room is told of refused calls."),
     Key(
         name="v0_clients",
+        kind=msgspec.structs.replace(choices_of(RoomsPlan, "v0_clients"), code=_PRIVILEGE.code),
         example="refuse",
         help="What clients of MCPx v0 are: as everyone else, always restricted, always full, or refused.",
     ),

@@ -112,6 +112,7 @@ class Version(ValueType, frozen=True, kw_only=True):
 
 class Choice(ValueType, frozen=True, kw_only=True):
     values: tuple[str, ...]
+    code: str | None = None  # of the problem that another value is
 
     def read(self, value: object, at: At) -> str | WrongValue:
         choices = ", ".join(self.values)
@@ -123,6 +124,7 @@ class Choice(ValueType, frozen=True, kw_only=True):
         return at.wrong(
             f"{at.name} must be one of {choices}, not {quoted_word(value)}",
             f"did you mean {quoted_word(like)}?" if like else None,
+            code=self.code,
         )
 
     def schema(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Request bodies. Every one refuses members that it does not know; what is left out has its default."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
@@ -21,6 +21,7 @@ CLASSIFIED_MAX: Final = 200  # tools in one signature; with the longest names th
 
 _UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _SHA256: Final = "^[0-9a-f]{64}$"
+_PRIVILEGE: Final = {"enum": list(get_args(RoomPrivilege))}  # another one is refused by its own name
 _ANCHOR_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"  # as an [[anchor]] may be called
 
 
@@ -33,7 +34,7 @@ class TokenRoom(RequestBody, frozen=True, kw_only=True):
 
     topic: Annotated[str, Meta(description="The room.", min_length=1, max_length=128)]
     participant: Annotated[str, Meta(description="Who its holder is there.", min_length=1, max_length=64)]
-    privilege: Annotated[RoomPrivilege, Meta(description="What it may do there.")] = "restricted"
+    privilege: Annotated[str, Meta(description="What it may do there.", extra_json_schema=_PRIVILEGE)] = "restricted"
     protocol: Annotated[str | None, Meta(description="What it speaks; null: it says so itself.")] = None
 
 

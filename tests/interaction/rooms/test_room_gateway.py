@@ -504,8 +504,20 @@ async def test_modes_members_and_limits_of_rooms(node: RunningNode) -> None:
     for participant in ("system:x", "interlock"):
         room = {"topic": "garden", "participant": participant}
         assert node.admin("/admin/tokens", "POST", {"name": "x", "for": "room", "room": room})["error"] == "reserved_id"
-    room = {"topic": "garden", "participant": "x", "privilege": "admin"}
-    assert node.admin("/admin/tokens", "POST", {"name": "x", "for": "room", "room": room})["error"] == "invalid_body"
+
+
+@pytest.mark.req("X-3.1-1")
+async def test_every_connection_is_full_or_restricted_and_a_third_privilege_is_refused(node: RunningNode) -> None:
+    async with joined(node, *names("full", "restricted")) as there:
+        old = await Bare.join(node, "garden", token(node, names("full")[0][0]), protocol="mcp-x/v0")
+        listed = node.admin("/admin/rooms/garden/connections")["connections"]
+        assert len(listed) == len(there) + 1
+        assert {one["privilege"] for one in listed} == {"full", "restricted"}
+        await old.leave()
+    for wrong in ("admin", "Full", "full ", ""):
+        room = {"topic": "garden", "participant": "x", "privilege": wrong}
+        refused = node.admin("/admin/tokens", "POST", {"name": "x", "for": "room", "room": room})
+        assert (refused["error"], refused["details"]) == ("unknown_privilege", {"member": "room.privilege"})
 
 
 @pytest.mark.req("X-6.3-3", "X-6.3-5", "X-6.3-6")

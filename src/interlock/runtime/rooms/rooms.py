@@ -105,9 +105,6 @@ class Rooms:
         for topic in self._topics(self._plan):
             await self._begin(topic)
         self._tasks.begin(self._forget_forever(), "old envelopes of rooms")
-        for topic, room in self.by_topic.items():
-            if room.settings.mode == "open":
-                log.warning("room %s is open: everyone who may join is full there", topic)
         self.proposals.start()
 
     def hang_up(self) -> None:
@@ -143,7 +140,10 @@ class Rooms:
                 room.disconnect(participant, REMOVED, "this room is no more")
             await room.close()
         for topic, room in self.by_topic.items():
-            room.replan(self._settings(topic))
+            settings, was = self._settings(topic), room.settings.mode
+            room.replan(settings)
+            if was != "open":
+                _warn_if_open(room)
         for topic in wanted:
             if topic not in self.by_topic:
                 await self._begin(topic)
@@ -162,6 +162,7 @@ class Rooms:
         room = Room(topic, self._settings(topic), history, self.audit, self._clock, self.proposals, granted, self.feeds)
         await room.open()
         self.by_topic[topic] = room
+        _warn_if_open(room)
         return room
 
     # Which there are
@@ -282,3 +283,9 @@ class Rooms:
             for participant, seat in list(room.seats.items()):
                 if not stands(seat.principal):
                     room.disconnect(participant, CREDENTIAL_ENDED, "your credential counts no more")
+
+
+def _warn_if_open(room: Room) -> None:
+    """X-6.1-2: it is told for each, whenever it begins."""
+    if room.settings.mode == "open":
+        log.warning("room %s is open: everyone who may join is full there", room.topic)

@@ -1,12 +1,15 @@
 """Tokens and keys at the operator endpoint."""
 
+from typing import get_args
+
 from msgspec import convert
 
 from interlock.operator_api.access import IssuedToken, RevokedKeys, RevokedTokens, Tokens
 from interlock.operator_api.requests import IssueToken
+from interlock.operator_api.rooms import RoomPrivilege
 from interlock.store.tokens import TokenRoom, token_name_fault
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
-from interlock.surface.operator.error_cases import BAD_TOKEN_NAME, NOT_FOUND
+from interlock.surface.operator.error_cases import BAD_TOKEN_NAME, NOT_FOUND, UNKNOWN_PRIVILEGE
 from interlock.surface.operator.requests import RejectedRequest
 
 
@@ -21,6 +24,9 @@ async def issue_token(exchange: OperatorExchange[IssueToken]) -> IssuedToken:
     if (wanted.audience == "room") != (wanted.room is not None):
         said = "a token for a room, and no other, names the room"
         raise RejectedRequest(400, "invalid_body", said, {"member": "room"})
+    if wanted.room is not None and wanted.room.privilege not in get_args(RoomPrivilege):
+        said = f"a privilege is one of {', '.join(get_args(RoomPrivilege))}"
+        raise RejectedRequest(UNKNOWN_PRIVILEGE.status, UNKNOWN_PRIVILEGE.name, said, {"member": "room.privilege"})
     room = None if wanted.room is None else convert(wanted.room, type=TokenRoom, from_attributes=True)
     return await exchange.operations.tokens.issue(wanted.name, wanted.audience, wanted.scope, wanted.days, room)
 
@@ -42,7 +48,7 @@ ENDPOINTS = (
         summary="Make a token. This answer is the only one that shows it.",
         role="admin",
         status=201,
-        errors=(BAD_TOKEN_NAME,),
+        errors=(BAD_TOKEN_NAME, UNKNOWN_PRIVILEGE),
     ),
     Endpoint(
         method="DELETE",

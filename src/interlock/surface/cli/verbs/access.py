@@ -67,8 +67,13 @@ def token(
         str | None, typer.Option("--participant", metavar="ID", help="Who its holder is there.", show_default=False)
     ] = None,
     privilege: Annotated[
-        Literal["restricted", "full"] | None,
-        typer.Option("--privilege", help="What it may do there; restricted if not given.", show_default=False),
+        str | None,
+        typer.Option(
+            "--privilege",
+            metavar="restricted|full",
+            help="What it may do there; restricted if not given.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Make a token. It is shown this once; only its hash is kept."""
@@ -106,7 +111,7 @@ def _room(audience: str, topic: str | None, participant: str | None, privilege: 
         return None
     if topic is None or participant is None:
         raise BadUsage("room_needed", "a token for a room takes --topic and --participant")
-    return TokenRoom(topic=topic, participant=participant, privilege="full" if privilege == "full" else "restricted")
+    return TokenRoom(topic=topic, participant=participant, privilege=privilege or "restricted")
 
 
 def _use(issued: "IssuedToken") -> list[str]:
