@@ -48,6 +48,7 @@ ORDER = [
         "protocol.aql.safety",
         "protocol.rooms",
         "protocol.names",
+        "protocol.devices",
         "protocol.interop",
         "protocol.interop.read",
         "protocol.interop.convert",
@@ -62,7 +63,7 @@ ORDER = [
         "net.http",
         "net",
     ),
-    *("net.websocket", "process", "keys", "packages", "uplink", "operator_api"),
+    *("net.websocket", "net.devices", "process", "keys", "packages", "uplink", "operator_api"),
     *("runtime.base", "runtime.trust", "runtime.sandbox", "runtime.credentials", "runtime.calls", "runtime.links"),
     "runtime.own_links",
     *("runtime.catalog", "runtime.access", "runtime.approvals", "runtime.gate", "runtime.safety"),
@@ -72,6 +73,7 @@ ORDER = [
     "runtime.fronts.rooms",
     "runtime.fronts.names",
     "runtime.parents",
+    "runtime.devices",
     "runtime.drivers",
     *("runtime.drivers.install", "runtime.drivers.secrets", "runtime.drivers.workspace", "runtime.drivers.provider"),
     *("runtime.drivers.add", "runtime.drivers.contracts", "runtime.drivers.registry", "runtime.interop"),
@@ -107,6 +109,7 @@ PURE = frozenset(
 )
 PURE |= {"decimal", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools"}
 PURE |= {"json", "math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse"}
+PURE |= {"cbor2", "cobs"}  # bytes in memory alone
 PURE |= {"csv", "io", "xml.parsers"}  # texts in memory alone
 PURE |= {"interlock", "msgspec", "jsonschema_rs", "re2", "ruamel.yaml", "tomllib"}  # the last four fetch nothing here
 SETS_DEPTH = "interlock.protocol.jsonrpc.deep"  # asks the interpreter how deep a decoder may go, and nothing else

@@ -1,0 +1,138 @@
+"""The description of a device: what `.devices/SEGMENT.toml` says, as values (AX-B.1-1).
+
+Profile "a" is a device that knows command numbers alone: names, layouts and capabilities are all here, and `mutable`
+and `reversible` are written out for every tool. Profile "b" describes itself; what is here names, narrows and classes
+the ids that it announces. "json" is a device on MQTT, "modbus" one whose registers are mapped to tools.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+TOOL_ID_MAX = 255  # uint8_t of the reference structs
+TOOLS_MAX = 64  # of one device (AX-B.2-5)
+
+Profile = Literal["a", "b", "json", "modbus"]
+Order = Literal["little", "big"]
+FieldType = Literal["u8", "u16", "u32", "i8", "i16", "i32", "f32", "bool", "enum", "bytes", "text"]
+Checksum = Literal["auto", "none", "crc8", "crc16"]
+Presence = Literal["poll", "cts", "gpio", "assume"]
+
+ToolId = Annotated[int, msgspec.Meta(ge=0, le=TOOL_ID_MAX)]
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One field of a layout, and one argument or member of a result."""
+
+    name: str
+    type: FieldType = "u8"
+    size: int | None = None  # bytes and text: of a fixed field; None: all that is left, for the last one
+    tag: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None  # of a TLV
+    values: dict[str, int] = {}  # enum: the number of each name
+    scale: float = 1.0  # what a person reads = number * scale + offset
+    offset: float = 0.0
+    unit: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    optional: bool = False  # TLV alone
+    description: str | None = None
+
+
+class Register(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a tool of a Modbus device reads or writes."""
+
+    table: Literal["holding", "input", "coil", "discrete"]
+    address: Annotated[int, msgspec.Meta(ge=0, le=65535)]
+    field: Field
+    write: bool = False
+    word_order: Order = "big"
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: ToolId
+    name: str
+    description: str | None = None
+    mutable: bool | None = None
+    reversible: bool | None = None
+    idempotent: bool = False
+    latency_class: str | None = None
+    capability: dict[str, object] = {}  # further keys of x-mcpax-capability
+    payload: Literal["struct", "tlv", "raw"] = "struct"
+    order: Order = "little"
+    request: tuple[Field, ...] = ()
+    response: tuple[Field, ...] = ()
+    req_len: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None  # what the device's table says, to be compared
+    resp_len: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
+    status: dict[str, str] = {}  # names of the numbers other than 0, by the number as text
+    input_schema: dict[str, object] | None = None
+    output_schema: dict[str, object] | None = None
+    registers: tuple[Register, ...] = ()
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a device says unasked, under a tool id of its own."""
+
+    id: ToolId
+    name: str
+    description: str | None = None
+    order: Order = "little"
+    response: tuple[Field, ...] = ()
+
+
+class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a device is reached. Keys that its transport does not have are refused by `check_description`."""
+
+    transport: Literal["uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json", "modbus_tcp", "modbus_rtu"]
+    # every transport
+    max_frame: Annotated[int, msgspec.Meta(ge=16, le=4095)] = 256  # bytes of one message
+    heartbeat_ms: Annotated[int, msgspec.Meta(ge=50)] = 5000
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 1000  # of one attempt
+    retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 2
+    in_flight: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
+    emit_jsonrpc: bool = False
+    allow_unchecked: bool = False  # an irreversible tool over a link without a checksum
+    allow_values: bool = False  # results that are no maps become {"value": ...}
+    # uart_cbor, modbus_rtu
+    port: str | None = None  # a device file, or socket://HOST:PORT
+    baud: int = 115200
+    parity: Literal["none", "even", "odd"] = "none"
+    framing: Literal["cobs", "frame"] | None = None  # None: "frame" for profile a, "cobs" for b
+    sof: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0x7E
+    len: Literal["auto", 1, 2] = "auto"
+    crc: Checksum = "auto"  # of "cobs": auto is none
+    status: Literal["last", "first"] = "last"
+    gap_ms: float | None = None  # silence that ends a frame; None: 20 character times, at least 5 ms
+    presence: Presence = "poll"
+    gpio: str | None = None  # presence or readiness: a file that reads 1 while it holds
+    # ble_cbor
+    address: str | None = None
+    service: str | None = None
+    write: str | None = None  # characteristics
+    notify: str | None = None
+    # spi_cbor
+    bus: int = 0
+    chip: int = 0
+    speed_hz: int = 500_000
+    poll_ms: float = 5.0
+    # can_cbor
+    interface: str = "socketcan"
+    channel: str | None = None
+    rx_id: int | None = None
+    tx_id: int | None = None
+    # mqtt_json
+    host: str | None = None
+    tcp_port: int | None = None
+    username: str | None = None
+    password: str | None = None  # ${secrets.NAME}
+    tls: bool | None = None  # False has to be written for a broker elsewhere
+    topic: str | None = None  # the <link> of mcpax/<link>/down; None: the segment
+    # modbus
+    unit: Annotated[int, msgspec.Meta(ge=0, le=247)] = 1
+
+
+class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    profile: Profile
+    link: LinkDescription
+    description: str | None = None
+    tools: tuple[Tool, ...] = msgspec.field(default=(), name="tool")
+    events: tuple[Event, ...] = msgspec.field(default=(), name="event")

@@ -1,0 +1,1 @@
+"""Devices as links: their sessions, presence, registration and calls."""
