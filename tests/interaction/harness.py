@@ -47,11 +47,14 @@ class RunningNode:
 
     def admin(self, path: str, method: str = "GET", body: Any = None) -> Any:
         """Ask the operator door on its unix socket."""
+        return json.loads(self.text(path, method, body))
+
+    def text(self, path: str, method: str = "GET", body: Any = None) -> str:
         with contextlib.closing(_UnixConnection(self.data / "run" / "admin.sock", self.patience_s)) as connection:
             payload = None if body is None else json.dumps(body).encode()
             headers = {"content-type": "application/json"} if payload else {}
             connection.request(method, path, body=payload, headers=headers)
-            return json.loads(connection.getresponse().read())
+            return connection.getresponse().read().decode()
 
     def link(self, segment: str) -> dict[str, Any]:
         return self.admin(f"/admin/links/{segment}")

@@ -21,6 +21,7 @@ from interlock.runtime.names.actions import NamesActions
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.changes import ControllerChanges
 from interlock.runtime.names.document_watch import DocumentWatch
+from interlock.runtime.names.reminders import Reminders
 from interlock.runtime.names.requests import RequestService
 from interlock.runtime.names.sightings import Sightings
 from interlock.runtime.names.state import RegistryState
@@ -76,6 +77,7 @@ class NamesHere:
             self.state, desk.inbox, self._fetch, lambda _: self.experts, self.sightings.under
         )
         self.watch = DocumentWatch(self.state, self._fetch, desk.store.kv, desk.clock)
+        self.reminders = Reminders(self.state, self.requests.remind)
         self.actions = NamesActions(self.state, self.requests, self.changes)
         self.deciding = DecisionService(desk.inbox, desk.clock, "node", judge=Signatures(), names=self.requests)
 

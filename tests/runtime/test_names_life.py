@@ -77,6 +77,58 @@ async def test_six_years_of_a_registry(tmp_path: Path) -> None:
         assert again.state.registry.holders == here.state.registry.holders
 
 
+@pytest.mark.req("REG-5-13")
+async def test_notice_of_a_review_is_given_on_its_days_and_once(tmp_path: Path) -> None:
+    async with names_at(tmp_path) as here:
+        await here.registered("acme_one", status="Provisional", specification_reference="draft-acme-later")
+        heard = here.inbox.listen()
+        days = ("2027-09-17", "2027-09-18", "2027-10-18", "2027-11-09", "2027-11-10", "2027-11-17", "2028-01-01")
+        for day in days:
+            here.set_day(day)
+            for _ in range(2):
+                await here.requests.look()
+                await here.reminders.look()
+        given = [one for one in await here.state.steps_of("acme_one") if one.what == "review_notice"]
+        assert [one.at[:10] for one in given] == ["2027-09-18", "2027-10-18", "2027-11-10", "2027-11-17"]
+        assert [one.reason.partition("2027")[0] for one in given] == [
+            *["its review is due on "] * 3,
+            "its review was due on ",
+        ]
+        heard.close()
+        told = [one.tool async for one in heard if one.status is ApprovalStatus.PENDING]
+        assert told == ["names.acme_one"] * 5  # raised, and reminded of on each of the days
+        assert here.reminders.due().overdue == 1
+        here.set_day("2027-11-16")
+        assert here.reminders.due().overdue == 0
+    async with names_at(tmp_path, here.clock) as again:
+        here.set_day("2028-01-02")
+        await again.reminders.look()
+        steps = await again.state.steps_of("acme_one")
+        assert len([one for one in steps if one.what == "review_notice"]) == 4
+
+
+@pytest.mark.req("REG-8.4-2")
+async def test_a_public_name_is_to_be_confirmed_every_ninety_days(tmp_path: Path) -> None:
+    async with names_at(tmp_path) as here:
+        await here.registered(authentication_scope="public", no_authentication_planned=True)
+
+        async def reminders_on(day: str) -> int:
+            here.set_day(day)
+            await here.reminders.look()
+            await here.reminders.look()
+            return len([one for one in await here.state.steps_of("acme_search") if one.what == "public_notice"])
+
+        assert [await reminders_on(day) for day in ("2027-02-14", "2027-02-15", "2027-03-01")] == [0, 1, 1]
+        assert here.reminders.due().unconfirmed == 1
+        await here.changes.confirm_public(ACME, "acme_search")
+        assert here.reminders.due().unconfirmed == 0
+        operator = Actor(principal="operator:ada", is_operator=True)
+        await here.changes.confirm_public(operator, "acme_search")
+        assert (await here.state.steps_of("acme_search"))[-1].is_override  # on record as not the controller's
+        assert await refusal(here.changes.confirm_public(ZEBRA, "acme_search")) == "not_change_controller"
+        assert [await reminders_on(day) for day in ("2027-05-29", "2027-05-30")] == [1, 2]
+
+
 async def _play_provisional(here: NamesHere) -> None:
     for name in ("acme_one", "acme_two", "acme_three"):
         entry = await here.registered(name, status="Provisional", specification_reference="draft-acme-later")

@@ -35,14 +35,18 @@ class NameSummary(Struct, frozen=True, kw_only=True):
     is_overdue: Annotated[bool, Meta(description="Whether its review is late.")]
     public_confirmed_on: Annotated[str | None, Meta(description="When it was last confirmed to be public.")]
     is_unconfirmed: Annotated[bool, Meta(description="Public, and not confirmed for 90 days.")]
+    servers: Annotated[tuple[str, ...], Meta(description="The servers here that offer it now.")]
+    calls: Annotated[int | None, Meta(description="Calls of it that were admitted; null: not counted.")]
 
 
 class Names(Struct, frozen=True, kw_only=True):
     """The entries of the registry, in the order of their names."""
 
-    names: Annotated[tuple[NameSummary, ...], Meta(description="The entries.")]
+    names: Annotated[tuple[NameSummary, ...], Meta(description="The entries that fit, up to the limit.")]
     total: Annotated[int, Meta(description="How many the registry has.")]
+    matching: Annotated[int, Meta(description="How many fit what was asked for.")]
     overdue: Annotated[int, Meta(description="How many provisional entries wait for a late review.")]
+    unconfirmed: Annotated[int, Meta(description="How many public entries were not confirmed for 90 days.")]
     trouble: Annotated[str | None, Meta(description="Why the registry cannot be used.")]
 
 

@@ -117,6 +117,13 @@ class SafetyCounts(Struct, frozen=True, kw_only=True):
     blocked: Annotated[int, Meta(description="Blocked agents.")] = 0
 
 
+class NameCounts(Struct, frozen=True, kw_only=True):
+    """What waits for somebody in the registry of names."""
+
+    overdue: Annotated[int, Meta(description="Provisional entries whose review is late.")] = 0
+    unconfirmed: Annotated[int, Meta(description="Public entries that were not confirmed for 90 days.")] = 0
+
+
 class Status(Struct, frozen=True, kw_only=True):
     """The node as a whole."""
 
@@ -132,6 +139,7 @@ class Status(Struct, frozen=True, kw_only=True):
     gate: Annotated[GateCounts, Meta(description="What the gate holds.")]
     approvals: Annotated[ApprovalCounts, Meta(description="What waits for a decision.")]
     safety: Annotated[SafetyCounts, Meta(description="Agents inside the safety loop.")] = SafetyCounts()
+    names: Annotated[NameCounts, Meta(description="The registry of tool surface names.")] = NameCounts()
     loosened: Annotated[
         tuple[str, ...], Meta(description="What the configuration loosens and no approver has signed for.")
     ] = ()

@@ -91,6 +91,12 @@ def review_due(first_registered: str) -> str:
     return months_after(first_registered, REVIEW_MONTHS, at_least=False)
 
 
+def reached_notice(today: str, due: str) -> int | None:
+    """Of the days before a review on which notice of it is given, the last that has come; 0: it is due."""
+    left = days_between(today, due)
+    return min((days for days in (*NOTICE_DAYS, 0) if left <= days), default=None)
+
+
 def withdrawable_on(deprecated_on: str) -> str:
     return months_after(deprecated_on, DEPRECATION_MONTHS, at_least=True)
 

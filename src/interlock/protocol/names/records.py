@@ -167,6 +167,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     implementation: Implementation | None = None
     source: SourceRegistry | None = None
     transfer: Transfer | None = None
+    notice: str = ""  # what the registry reminded of, and by which date: once each
 
 
 _encode = msgspec.json.Encoder().encode

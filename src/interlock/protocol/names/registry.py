@@ -32,6 +32,7 @@ class Registry:
         self.transfers: dict[str, Transfer] = {}
         self.implementations: dict[str, Implementation] = {}
         self.used_statements: set[str] = set()
+        self.notices: dict[tuple[str, str], str] = {}  # the last of each kind about a name
         self.updated = ""  # the day of the last change of an entry
         self._consents: dict[tuple[str, str], Consent] = {}
         for step in steps:
@@ -61,6 +62,8 @@ class Registry:
             self.sources[step.source.url] = step.source
         if step.transfer is not None:
             self.transfers[step.transfer.surface_name] = step.transfer
+        if step.notice:
+            self.notices[step.subject, step.what] = step.notice
         if step.statement:
             self.used_statements.add(step.statement)
 

@@ -126,6 +126,12 @@ class Inbox:
         """A listener for every change from now on; close it when done."""
         return self._feed.listen()
 
+    def remind(self, id: str) -> None:
+        """Tells every listener once more of one that still waits."""
+        approval = self.get(id)
+        if approval is not None and approval.status is Status.PENDING:
+            self._feed.tell(approval)
+
     # Moving
 
     def draft(

@@ -12,6 +12,7 @@ from interlock.runtime.names.changes import ControllerChanges
 from interlock.runtime.names.document_watch import DocumentWatch
 from interlock.runtime.names.documents import DocumentFetcher
 from interlock.runtime.names.publisher import Publisher
+from interlock.runtime.names.reminders import Reminders
 from interlock.runtime.names.requests import RequestService
 from interlock.runtime.names.reviews import Reviews
 from interlock.runtime.names.sightings import Sightings
@@ -29,6 +30,7 @@ class NameParts(msgspec.Struct, frozen=True, kw_only=True):
     publisher: Publisher
     actions: NamesActions
     sightings: Sightings
+    reminders: Reminders
 
 
 def make_name_parts(
@@ -40,12 +42,14 @@ def make_name_parts(
     requests = RequestService(state, inbox, documents.fetch, anchors.approver_names, sightings.under)
     changes = ControllerChanges(state, sightings)
     watch = DocumentWatch(state, documents.fetch, kv, clock)
+    reminders = Reminders(state, requests.remind)
     return NameParts(
         state=state,
         requests=requests,
-        reviews=Reviews(state, requests, documents, watch, sightings),
+        reviews=Reviews(state, requests, documents, watch, sightings, reminders),
         changes=changes,
         publisher=Publisher(state, lambda: tuple(sorted(anchors.approver_names("names.*")))),
         actions=NamesActions(state, requests, changes),
         sightings=sightings,
+        reminders=reminders,
     )

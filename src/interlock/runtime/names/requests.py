@@ -232,6 +232,12 @@ class RequestService:
         found = self._inbox.find(request.filed_by, _digest(request))
         return found.id if found is not None and found.status is Status.PENDING else None
 
+    def remind(self, name: str) -> None:
+        """Tells operators once more of the review of a name that waits."""
+        for request in self._state.registry.open_requests():
+            if request.kind == "review" and request.subject == name and (id := self.maybe_approval_id(request)):
+                self._inbox.remind(id)
+
     async def look(self) -> None:
         """Raises the reviews of provisional entries that are soon due (REG-5-13). Asked again and again."""
         state = self._state

@@ -1,5 +1,5 @@
-"""What the registry does by itself: it takes in what other processes wrote, raises the reviews that are due, notes who
-offers what, and looks at documents again."""
+"""What the registry does by itself: it takes in what other processes wrote, raises the reviews that are due, reminds of
+what is, notes who offers what, and looks at documents again."""
 
 import asyncio
 import logging
@@ -8,6 +8,7 @@ from typing import Final
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.names.document_watch import DocumentWatch
 from interlock.runtime.names.documents import DocumentFetcher
+from interlock.runtime.names.reminders import Reminders
 from interlock.runtime.names.requests import RequestService
 from interlock.runtime.names.sightings import Sightings
 from interlock.runtime.names.state import RegistryState
@@ -26,12 +27,14 @@ class Reviews:
         documents: DocumentFetcher,
         watch: DocumentWatch,
         sightings: Sightings,
+        reminders: Reminders,
     ) -> None:
         self._state = state
         self._requests = requests
         self._documents = documents
         self._watch = watch
         self._sightings = sightings
+        self._reminders = reminders
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -56,6 +59,7 @@ class Reviews:
         try:
             await self._state.refresh()
             await (self._requests.open() if first else self._requests.look())
+            await self._reminders.look()
             await self._sightings.note()
             await self._watch.look()
         except (StoreError, Refused, NotFound) as error:

@@ -75,6 +75,7 @@ def make_operations(
         parents=fronts.parents.status,
         reload=lambda: reload.status() if reload is not None else None,
         idle_drivers=drivers.drivers.idle,
+        names=approvals.names.reminders.due,
     )
     audit = AuditOperations(stores.audit, stores.recorder)
     return Operations(
@@ -112,7 +113,14 @@ def make_operations(
         links=link_operations,
         live=LiveOperations(node_operations, calls.approvals, audit, stores.clock),
         logins=LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url),
-        names=NameOperations(approvals.names, calls.catalog, approvals.surfaces.pins, approvals.ruled),
+        names=NameOperations(
+            approvals.names,
+            calls.catalog,
+            approvals.surfaces.pins,
+            approvals.ruled,
+            stores.audit,
+            stores.recorder,
+        ),
         node=node_operations,
         passkeys=approvals.passkeys,
         rooms=RoomOperations(rooms.rooms, stores.audit, stores.recorder, stores.clock),

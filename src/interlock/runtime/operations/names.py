@@ -1,5 +1,6 @@
 """The registry of names, for operators: listed, shown, checked, changed and published."""
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,46 +18,72 @@ from interlock.operator_api.names import (
     NameVerification,
 )
 from interlock.protocol.jsonrpc.codec import decode_object
-from interlock.protocol.names.life import PUBLIC_DAYS, days_between
 from interlock.protocol.names.model import PUBLIC, Entry
 from interlock.protocol.names.publication import Form, is_overdue, published_entry
 from interlock.protocol.names.records import Proposal, Request
 from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.names.actions import outcome_document
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.answers import name_check, name_verification
+from interlock.runtime.names.metrics import exposition
 from interlock.runtime.names.registry_parts import NameParts
+from interlock.runtime.names.reminders import is_unconfirmed
 from interlock.runtime.names.surface_pins import SurfacePins
+from interlock.runtime.operations.admitted_calls import AdmittedCalls
 from interlock.runtime.operations.surfaces import SurfaceOperations
+from interlock.store.ports import AuditReader
 
 _NONE: Final = Raw(b"null")
 
 
 class NameOperations:
-    def __init__(self, parts: NameParts, catalog: Catalog, pins: SurfacePins, ruled: AsyncFeed[str]) -> None:
+    def __init__(
+        self,
+        parts: NameParts,
+        catalog: Catalog,
+        pins: SurfacePins,
+        ruled: AsyncFeed[str],
+        audit: AuditReader,
+        recorder: Recorder,
+    ) -> None:
         self.surfaces = SurfaceOperations(catalog, pins, ruled)
+        self._calls = AdmittedCalls(audit, recorder)
+        self._reminders = parts.reminders
         self._state = parts.state
         self._requests = parts.requests
         self._actions = parts.actions
         self._publisher = parts.publisher
 
-    async def list_all(self, *, only_public: bool = False, status: str | None = None) -> Names:
-        """Raises StoreError."""
+    async def list_all(
+        self, *, only_public: bool = False, status: str | None = None, search: str = "", limit: int | None = None
+    ) -> Names:
+        """`search`: what stands in the name, its controller or its reference. Raises StoreError."""
         await self._refresh()
         registry, today = self._state.registry, self._state.today
         found = [
             one
             for one in registry.in_order()
-            if (not only_public or one.authentication_scope == PUBLIC) and status in (None, one.status.value)
+            if (not only_public or one.authentication_scope == PUBLIC)
+            and status in (None, one.status.value)
+            and (not search or _fits(one, search.lower()))
         ]
+        offers = self.surfaces.offers()
+        calls = await self._calls.counts() if only_public else None
+        due = self._reminders.due()
         return Names(
-            names=tuple(self._summary(one, today) for one in found),
+            names=tuple(self._summary(one, today, offers.get(one.surface_name, ()), calls) for one in found[:limit]),
             total=len(registry.entries),
-            overdue=sum(is_overdue(one, today) for one in registry.entries.values()),
+            matching=len(found),
+            overdue=due.overdue,
+            unconfirmed=due.unconfirmed,
             trouble=self._state.trouble,
         )
+
+    def metrics(self) -> str:
+        return exposition(self._reminders.due())
 
     async def show(self, name: str, *, with_log: bool) -> NameDetails:
         """Raises NotFound where the registry never heard of the name; StoreError."""
@@ -127,9 +154,10 @@ class NameOperations:
         if self._state.trouble is None:
             await self._state.refresh()
 
-    def _summary(self, entry: Entry, today: str) -> NameSummary:
-        confirmed = entry.public_confirmed_on or entry.first_registered
-        is_public = entry.authentication_scope == PUBLIC and not entry.source
+    def _summary(
+        self, entry: Entry, today: str, offers: Sequence[tuple[str, str]], calls: Mapping[str, int] | None
+    ) -> NameSummary:
+        """`offers`: the segments of its servers, and the qualified names of its tools."""
         return NameSummary(
             surface_name=entry.surface_name,
             specification_reference=entry.specification_reference,
@@ -142,8 +170,15 @@ class NameOperations:
             is_trusted=self._state.is_trusted(entry),
             is_overdue=is_overdue(entry, today),
             public_confirmed_on=entry.public_confirmed_on,
-            is_unconfirmed=is_public and days_between(confirmed, today) >= PUBLIC_DAYS,
+            is_unconfirmed=is_unconfirmed(entry, today),
+            servers=tuple(sorted({segment for segment, _ in offers})),
+            calls=None if calls is None else sum(calls.get(tool, 0) for _, tool in offers),
         )
+
+
+def _fits(entry: Entry, words: str) -> bool:
+    texts = (entry.surface_name, entry.change_controller, entry.specification_reference)
+    return any(words in text.lower() for text in texts)
 
 
 def _raw(value: object) -> Raw:

@@ -18,6 +18,7 @@ from interlock.operator_api.status import (
     ConfigurationState,
     GateCounts,
     IdleDriver,
+    NameCounts,
     NodeFacts,
     Parent,
     SafetyCounts,
@@ -36,6 +37,7 @@ from interlock.runtime.catalog.catalog import SCOPES, Catalog
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.fronts.modern import ModernFront
 from interlock.runtime.fronts.sessions import Sessions
+from interlock.runtime.names.reminders import DueNames
 from interlock.runtime.operations.links import LinkOperations
 from interlock.runtime.safety.loop import SafetyLoop
 from interlock.runtime.trust.anchors import Anchors
@@ -66,6 +68,7 @@ class NodeOperations:
         parents: Callable[[], list[Parent]],
         reload: Callable[[], ConfigurationState | None],
         idle_drivers: Callable[[], list[IdleDriver]],
+        names: Callable[[], DueNames],
     ) -> None:
         """`parents` and `reload` give what there is to say of the parents and of the configuration's files,
         `idle_drivers` what there is to say of drivers without a link."""
@@ -92,10 +95,11 @@ class NodeOperations:
         self._parents = parents
         self._reload = reload
         self._idle_drivers = idle_drivers
+        self._names = names
 
     def status(self) -> Status:
         plan, namespace = self._current.plan, self._catalog.namespace
-        sessions = self._sessions.by_id
+        sessions, names = self._sessions.by_id, self._names()
         return Status(
             node=NodeFacts(
                 name=plan.node.name,
@@ -139,6 +143,7 @@ class NodeOperations:
             gate=self._gate(),
             approvals=ApprovalCounts(waiting=self._inbox.waiting_count, channels=dict(self._notifier.trouble)),
             approvers=self._approvers(),
+            names=NameCounts(overdue=names.overdue, unconfirmed=names.unconfirmed),
             loosened=self._loosened(),
             safety=SafetyCounts(
                 mode=self._safety.plan.mode,

@@ -36,6 +36,13 @@ class SurfaceOperations:
             await self._ruled.publish(segment)
         return PinnedTools(tools=tuple(sorted(done, key=lambda one: one.tool)))
 
+    def offers(self) -> dict[str, list[tuple[str, str]]]:
+        """By the name that servers give a tool: the segments of those that offer it, and its qualified names."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for route in self._routes():
+            found.setdefault(route.original, []).append((route.link.segment, route.qualified))
+        return found
+
     def _routes(self) -> list[Route]:
         return [route for items in self._catalog.namespace.link_items for route in items.tools]
 

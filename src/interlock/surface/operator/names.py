@@ -19,19 +19,30 @@ from interlock.protocol.names.model import Status
 from interlock.protocol.names.publication import MEDIA_TYPES, Form
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import INVALID_BODY, NAMES_REFUSED, NOT_FOUND
-from interlock.surface.operator.parameters import ChoiceParameter
+from interlock.surface.operator.parameters import ChoiceParameter, IntegerParameter, TextParameter
 
 PUBLIC: Final = ChoiceParameter(name="public", description="yes: only public surfaces.", choices=("yes",))
 STATUS: Final = ChoiceParameter(
     name="status", description="Only entries of this status.", choices=tuple(one.value for one in Status)
+)
+SEARCH: Final = TextParameter(
+    name="search", description="Only entries with this in their name, controller or reference."
+)
+LIMIT: Final = IntegerParameter(
+    name="limit", description="At most so many.", default=1_000_000, minimum=1, maximum=1_000_000
 )
 LOG: Final = ChoiceParameter(name="log", description="yes: with every step.", choices=("yes",))
 FORM: Final = ChoiceParameter(name="form", description="The form.", choices=get_args(Form), default="xml")
 
 
 async def list_names(exchange: OperatorExchange[None]) -> Names:
-    only_public, status = PUBLIC.read(exchange.request) == "yes", STATUS.read(exchange.request)
-    return await exchange.operations.names.list_all(only_public=only_public, status=status)
+    request = exchange.request
+    return await exchange.operations.names.list_all(
+        only_public=PUBLIC.read(request) == "yes",
+        status=STATUS.read(request),
+        search=SEARCH.read(request) or "",
+        limit=LIMIT.read(request),
+    )
 
 
 async def list_prefixes(exchange: OperatorExchange[None]) -> NamePrefixes:
@@ -77,7 +88,7 @@ ENDPOINTS = (
         path="/admin/names",
         handler=list_names,
         summary="The registry of tool surface names.",
-        query=(PUBLIC, STATUS),
+        query=(PUBLIC, STATUS, SEARCH, LIMIT),
     ),
     Endpoint(
         method="GET",

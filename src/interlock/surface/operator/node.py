@@ -8,6 +8,7 @@ from starlette.responses import Response
 from interlock.operator_api.audit import AuditPage, AuditRecord
 from interlock.operator_api.configuration import EffectiveConfiguration
 from interlock.operator_api.status import Status
+from interlock.runtime.rooms.metrics import MEDIA_TYPE
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.parameters import IntegerParameter
 
@@ -37,6 +38,11 @@ async def read_audit(exchange: OperatorExchange[None]) -> AuditPage[Raw]:
     return await exchange.operations.audit.page(AFTER.read(exchange.request), LIMIT.read(exchange.request))
 
 
+async def tell_metrics(exchange: OperatorExchange[None]) -> Response:
+    operations = exchange.operations
+    return Response(operations.rooms.metrics() + operations.names.metrics(), media_type=MEDIA_TYPE)
+
+
 async def get_openapi(_: OperatorExchange[None]) -> Response:
     from interlock.surface.operator.openapi import encoded_document
 
@@ -49,6 +55,13 @@ ENDPOINTS = (
         path="/admin/status",
         handler=get_status,
         summary="The node as a whole, and how every link stands.",
+    ),
+    Endpoint(
+        method="GET",
+        path="/metrics",
+        handler=tell_metrics,
+        summary="The metrics of rooms and of the registry of names, in the text format of monitoring programs.",
+        files=("text/plain",),
     ),
     Endpoint(
         method="GET",

@@ -1,11 +1,8 @@
 """Rooms at the operator endpoint (MCPx 10.3)."""
 
-from starlette.responses import Response
-
 from interlock.operator_api.requests import ChangePrivilege, CreateRoom
 from interlock.operator_api.rooms import Demoted, Disconnected, ObservedRoom, Promoted, Room, RoomConnections, Rooms
 from interlock.runtime.base.operator_errors import Refused
-from interlock.runtime.rooms.metrics import MEDIA_TYPE
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import BAD_TOPIC, NOT_FOUND, ROOM_EXISTS, SELF_PROMOTION, TOPIC_REQUIRED
 from interlock.surface.operator.parameters import TextParameter
@@ -52,21 +49,10 @@ async def disconnect(exchange: OperatorExchange[None]) -> Disconnected:
     return exchange.operations.rooms.disconnect(exchange.path("id"), topic, exchange.principal)
 
 
-async def tell_metrics(exchange: OperatorExchange[None]) -> Response:
-    return Response(exchange.operations.rooms.metrics(), media_type=MEDIA_TYPE)
-
-
 TOPIC = TextParameter(name="topic", description="Which room, where the participant is in several.")
 
 ENDPOINTS = (
     Endpoint(method="GET", path="/admin/rooms", handler=list_rooms, summary="Every room."),
-    Endpoint(
-        method="GET",
-        path="/metrics",
-        handler=tell_metrics,
-        summary="The metrics of rooms, in the text format of monitoring programs.",
-        files=("text/plain",),
-    ),
     Endpoint(
         method="POST",
         path="/admin/rooms",

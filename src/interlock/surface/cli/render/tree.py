@@ -4,6 +4,7 @@ Pure apart from rich's types: a `Status` in, lines of styled text out.
 """
 
 import textwrap
+from collections.abc import Iterator
 from datetime import datetime
 
 from msgspec import UNSET
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from interlock.operator_api.approvers import Approver
 from interlock.operator_api.links import Link
-from interlock.operator_api.status import IdleDriver, NodeFacts, Status
+from interlock.operator_api.status import IdleDriver, NameCounts, NodeFacts, Status
 from interlock.surface.cli.render.budgets import budget_lines, budget_style, budget_text
 from interlock.surface.cli.render.columns import GAP, in_columns, total_width
 from interlock.surface.cli.render.reasons import grouped_reasons, named_few
@@ -49,6 +50,13 @@ def approver_step(approvers: tuple[Approver, ...]) -> tuple[str, str]:
     if any(one.approves for one in approvers):
         return command, does
     return f"{command} --code CODE", f"{does}, with the setup code on the terminal of the node"
+
+
+def _names_told(names: NameCounts) -> Iterator[str]:
+    if names.overdue:
+        yield f"{count(names.overdue, 'review')} of registered names overdue: interlock names list"
+    if names.unconfirmed:
+        yield f"{count(names.unconfirmed, 'public name')} to be confirmed: interlock names list --public"
 
 
 def _approver_text(approver: Approver) -> str:
@@ -98,6 +106,8 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     if status.safety.blocked:
         blocked = f"{count(status.safety.blocked, 'agent')} blocked: interlock agents list"
         lines += [Text(line, style="red") for line in _wrapped_lines(blocked, width)]
+    for told in _names_told(status.names):
+        lines += [Text(line, style="yellow") for line in _wrapped_lines(told, width)]
     for channel, trouble in status.approvals.channels.items():
         said = f"operators are not told by {one_line(channel)}: {one_line(trouble)}"
         lines += [Text(line, style="red") for line in _wrapped_lines(said, width)]

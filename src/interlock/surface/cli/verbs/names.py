@@ -75,7 +75,9 @@ From = Annotated[
 def list_names(
     invocation: Invocation,
     *,
-    public: Annotated[bool, typer.Option("--public", help="Only public surfaces.", show_default=False)] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="Only public ones: who serves them, and how often.", show_default=False)
+    ] = False,
     status: Annotated[
         Status | None, typer.Option("--status", help="Only entries of this status.", show_default=False)
     ] = None,
@@ -95,16 +97,19 @@ def list_names(
         from interlock.surface.cli.render.columns import in_columns
         from interlock.surface.cli.terminal.text import one_line
 
-        rows = [[Text(head, style="dim") for head in ("NAME", "STATUS", "SCOPE", "CONTROLLER", "SINCE", "")]]
+        heads = ("CONFIRMED", "SERVERS", "CALLS") if public else ("SCOPE", "CONTROLLER", "SINCE")
+        rows = [[Text(head, style="dim") for head in ("NAME", "STATUS", "", *heads)]]
         for one in found.names:
             marks = [
                 *(["review overdue"] if one.is_overdue else []),
-                *(["confirm that it is public"] if one.is_unconfirmed else []),
+                *(["confirm it"] if one.is_unconfirmed else []),
                 *([f"from {one.source}" + ("" if one.is_trusted else ", not trusted")] if one.source else []),
             ]
-            texts = (one.surface_name, one.status, one.authentication_scope, one.change_controller)
-            rows.append([*(Text(one_line(text)) for text in (*texts, one.first_registered)), Text("; ".join(marks))])
-        out.draw(*in_columns(rows, width=out.console.width, shrink={2: 12, 3: 12, 5: 12}))
+            described = (one.authentication_scope, one.change_controller, one.first_registered)
+            audited = (one.public_confirmed_on or "never", ", ".join(one.servers) or "none", str(one.calls))
+            texts = (one.surface_name, one.status, "; ".join(marks), *(audited if public else described))
+            rows.append([Text(one_line(text)) for text in texts])
+        out.draw(*in_columns(rows, width=out.console.width, shrink={4: 8} if public else {3: 8, 4: 8, 2: 14}))
         if found.trouble is not None:
             out.remark(f"the registry cannot be used: {one_line(found.trouble)}")
     if found.overdue:

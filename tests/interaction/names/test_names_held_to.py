@@ -1,0 +1,163 @@
+"""A node whose registry is old and whose servers are not all honest: what operators and clients are told of it."""
+
+import asyncio
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.interaction.gate.held import ADA, GATED, Client, anchor, token
+from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.names.listed_server import served
+
+from interlock.protocol.names.model import Entry, Revision, Status
+from interlock.protocol.names.records import Step
+from interlock.protocol.names.specification import schema_digest
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.names.state import Change, RegistryState
+from interlock.store.sqlite.names_log import SqliteNamesLog
+
+ARGUMENT: dict[str, Any] = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+RETURN: dict[str, Any] = {"type": "object", "properties": {"did": {"type": "string"}}, "required": ["did"]}
+READS = {"readOnlyHint": True}
+POOR = '[[access]]\nwho = ["client:poor"]\nbudget = { max_calls_per_minute = 1 }\n'
+NARROW = '[[access]]\nwho = ["client:narrow"]\ntools = ["elsewhere.*"]\n'
+
+
+def before(days: int) -> str:
+    return (datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=days)).isoformat()
+
+
+def entry(name: str, scope: str = "member-recognition", **members: Any) -> Entry:
+    first = members.pop("first_registered", before(400))
+    argument, returned = (json.dumps(schema).encode() for schema in (ARGUMENT, RETURN))
+    revision = Revision(
+        revision=1,
+        specification_reference="draft-acme-search-03",
+        authentication_scope=scope,
+        registered=first,
+        argument_schema=msgspec.Raw(argument),
+        return_schema=msgspec.Raw(returned),
+        argument_digest=schema_digest(msgspec.Raw(argument)),
+        return_digest=schema_digest(msgspec.Raw(returned)),
+        schema_source="registrant",
+    )
+    given: dict[str, Any] = {"status": Status.ACTIVE, **members}
+    return Entry(
+        surface_name=name,
+        specification_reference="draft-acme-search-03",
+        authentication_scope=scope,
+        vendor_prefix="acme_",
+        change_controller="Acme",
+        first_registered=first,
+        revisions=(revision,),
+        **given,
+    )
+
+
+ENTRIES = (
+    entry("acme_draft", status=Status.PROVISIONAL, review_due=before(35)),
+    entry("acme_fire", "public"),
+    entry("acme_read", "public", public_confirmed_on=before(10)),
+    entry("acme_search"),
+)
+
+
+async def _register(data: Path) -> None:
+    state = RegistryState(SqliteNamesLog(data), Recorder(None), SystemClock())  # type: ignore[arg-type]
+    await state.open()
+    steps = (Step(at=state.now, by="expert:eve", what="accept", subject=one.surface_name, entry=one) for one in ENTRIES)
+    await state.change(lambda registry: Change(tuple(steps)))
+    await state.close()
+
+
+def tool(name: str, argument: Any = ARGUMENT, **members: Any) -> dict[str, Any]:
+    return {"name": name, "inputSchema": argument, "outputSchema": RETURN, "annotations": READS, **members}
+
+
+OFFERED = (
+    tool("acme_search"),
+    tool("acme_read"),
+    tool("acme_fire", annotations={"destructiveHint": True}),
+    tool("relist"),
+)
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tools") / "tools.json"
+    path.write_text(json.dumps(OFFERED))
+    return path
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, tools: Path) -> Iterator[RunningNode]:
+    folder = tmp_path_factory.mktemp("held")
+    (folder / "data").mkdir(mode=0o700)
+    asyncio.run(_register(folder / "data"))
+    more = '[auth]\nanonymous = "never"\n' + GATED + anchor("ada", ADA, "*") + POOR + NARROW
+    with running_node(folder, {"shop": served(tools)}, more) as running:
+        running.wait_link("shop", {"state": "ready"})
+        yield running
+
+
+def relisted(node: RunningNode, tools: Path, *offered: dict[str, Any]) -> None:
+    tools.write_text(json.dumps(offered))
+    with Client(node, token=token(node, "relister")) as client:
+        client.call("shop.relist", {"q": "x"})
+
+
+@pytest.mark.req("REG-5-13")
+def test_a_review_that_is_late_is_told_everywhere(node: RunningNode) -> None:
+    listed = node.cli("names", "list")
+    assert listed.returncode == 1 and "1 provisional entries wait for a review that is late" in listed.stderr
+    (line,) = [line for line in listed.stdout.splitlines() if line.startswith("acme_draft")]
+    assert "review overdue" in line
+    assert "1 review of registered names overdue: interlock names list" in node.cli("status").stdout
+    assert node.admin("/admin/status")["names"] == {"overdue": 1, "unconfirmed": 1}
+    metrics = node.text("/metrics").splitlines()
+    assert "interlock_names_reviews_overdue 1" in metrics
+    assert 'interlock_names_entries{status="Provisional"} 1' in metrics
+    told = node.cli("names", "show", "acme_draft", "--log").stdout
+    assert "review_notice by registry" in told and f"was due on {before(35)}, and is overdue" in told
+    assert [one["tool"] for one in node.admin("/approvals?kind=request")["approvals"]] == ["names.acme_draft"]
+
+
+@pytest.mark.req("REG-8.4-1")
+def test_a_public_name_loosens_nothing(node: RunningNode) -> None:
+    with Client(node, token="ilc_wrong") as stranger:
+        assert stranger.wire.modern("tools/list").status == 401
+    with Client(node, token=token(node, "rich")) as client:
+        surface = {one["name"]: one["_meta"] for one in client.ask("tools/list", {})["result"]["tools"]}
+        assert surface["shop__acme_read"]["dev.interlock/surface"]["verdict"] == "identical"
+        assert client.held("shop__acme_fire", {"q": "x"})["tool"] == "shop.acme_fire"
+        assert client.call("shop__acme_read", {"q": "x"})["structuredContent"] == {"did": "acme_read"}
+    with Client(node, token=token(node, "narrow")) as client:
+        assert client.ask("tools/list", {})["result"]["tools"] == []
+        assert client.refused("shop.acme_read", {"q": "x"})["code"] == -32601
+    with Client(node, token=token(node, "poor")) as client:
+        client.call("shop.acme_read", {"q": "x"})
+        assert client.refused("shop.acme_read", {"q": "x"})["message"] == "budget_exceeded"
+
+
+@pytest.mark.req("REG-8.4-2")
+def test_public_names_are_audited_and_confirmed_with_one_action(node: RunningNode) -> None:
+    listed = json.loads(node.cli("names", "list", "--public", "--json").stdout)
+    found = {one["surface_name"]: one for one in listed["names"]}
+    assert {name: (one["servers"], one["is_unconfirmed"]) for name, one in found.items()} == {
+        "acme_fire": (["shop"], True),
+        "acme_read": (["shop"], False),
+    }
+    assert found["acme_read"]["calls"] == 2 and found["acme_fire"]["calls"] == 0
+    drawn = node.cli("names", "list", "--public").stdout
+    assert "confirm it" in drawn and before(10) in drawn and "shop" in drawn
+    assert "1 public name to be confirmed" in node.cli("status").stdout
+    assert "public_notice by registry" in node.cli("names", "show", "acme_fire", "--log").stdout
+    assert node.cli("names", "confirm-public", "acme_fire").returncode == 0
+    assert "confirm_public by" in node.cli("names", "show", "acme_fire", "--log").stdout
+    assert "names/confirm_public" in node.cli("audit", "tail", "--json").stdout
+    assert node.admin("/admin/status")["names"] == {"overdue": 1, "unconfirmed": 0}
