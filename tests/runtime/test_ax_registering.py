@@ -91,6 +91,22 @@ async def test_a_version_nobody_knows_is_accepted_shown_and_logged_once(
         assert (refused["code"], refused["data"]["member"]) == (-32602, "version")
 
 
+@pytest.mark.req("AX-13.4-4")
+@still
+async def test_one_that_says_nothing_of_a_parent_has_two_seconds_to_answer_for_it(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        leaf = node.leaf("mute")
+        del leaf.register_params["parent_id"]
+        leaf.mute.add("mcpax/parent")
+        leaf.say({"jsonrpc": "2.0", "id": "r", "method": "mcpax/register", "params": leaf.register_params})
+        await node.until(lambda: leaf.heard)
+        await move(1.9)
+        assert [one.get("method") for one in leaf.heard] == ["mcpax/parent"]
+        await move(0.2)
+        await node.until(lambda: len(leaf.heard) > 1)
+        assert leaf.heard[1]["result"]["status"] == "registered"
+
+
 # Refusals
 
 OTHER = str(uuid.uuid4())
@@ -153,6 +169,26 @@ async def test_a_refused_registration_is_named_and_leaves_no_trace(tmp_path: Pat
         assert leaf.closed[1] == name
         assert leaf.heard[-1]["error"] == error  # closed behind the error, and nothing was said after it
         assert (registrar.engine.standings(), await registrar.owners.all(), dict(node.node.calls.keepers)) == before
+
+
+@pytest.mark.req("AX-6.2-5")
+@still
+async def test_one_whose_connection_ends_while_it_registers_leaves_no_trace_and_harms_no_other(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        other = await node.leaf("other", tools=[tool("read")]).joined()
+        gone = node.leaf("plant")
+        gone.say({"jsonrpc": "2.0", "id": "r", "method": "mcpax/register", "params": gone.register_params})
+        gone.cut()
+        records: list[Any] = []
+        async with real_patience():
+            while not [one for one in records if one["tool"] == "plant"]:
+                page = await node.node.operations.audit.page(0, 100)
+                records = [msgspec.json.decode(record) for record in page.records]
+        registrar = node.node.links.registrar
+        assert [one.session.segment for one in registrar.engine.standings()] == ["other"]
+        again = await node.leaf("plant", subserver_id=gone.subserver_id).joined()
+        await move(15.0)  # the time of the others goes on
+        assert [one.closed for one in (other, again)] == [(1008, "heartbeat_timeout")] * 2
 
 
 @pytest.mark.req("AX-6.2-5")

@@ -178,6 +178,10 @@ class SubserverConnection:
 
     # What the registrar asks (RegistrationSource)
 
+    @property
+    def is_open(self) -> bool:
+        return self._pipe is not None
+
     async def ask_parent(self) -> Parent | Fault | None:
         self._parent = asyncio.get_running_loop().create_future()
         self._send(encode_request(_PARENT_ID, PARENT.encode(), b""))

@@ -96,6 +96,7 @@ class DialBack:
     """The RegistrationSource of a registration that came by POST."""
 
     transport = "http"
+    is_open = True
 
     def __init__(self, guest: RegistrantIdentity, allowed: Iterable[str]) -> None:
         self.guest = guest

@@ -27,6 +27,10 @@ class RegistrationSource(Protocol):
     transport: str
     guest: RegistrantIdentity
 
+    @property
+    def is_open(self) -> bool:
+        """False: it ended while its registration was judged."""
+
     async def ask_parent(self) -> Parent | Fault | None:
         """None: it has none, or knows no such question."""
 

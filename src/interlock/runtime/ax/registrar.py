@@ -159,6 +159,8 @@ class Registrar(Members):
     ) -> Registered | Fault:
         if self._stopping:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "stopping"})
+        if not source.is_open:
+            return Fault(UNAVAILABLE, "unavailable", {"reason": "gone"})
         peer = self._with_budget(peer, source)
         step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
         self.happened(step.events, source=source)
