@@ -75,7 +75,7 @@ def capability(tool: dict[str, Any]) -> dict[str, Any]:
     return tool["_meta"]["x-mcpax-capability"]
 
 
-@pytest.mark.req("AX-9.1-2")
+@pytest.mark.req("AX-9.1-2", "AX-1.1-6")
 @pytest.mark.parametrize("era", VERSIONS)
 @pytest.mark.parametrize("segment", ["old", "new"])
 async def test_what_is_not_said_has_a_cautious_value_and_the_operator_has_the_last_word(

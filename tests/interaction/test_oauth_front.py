@@ -118,6 +118,7 @@ def test_an_access_token_never_opens_the_operator_door(corp: Authority, node: Ru
 
 Defect = Callable[[Authority], str]
 HOUR = 3600
+REGISTER = b'{"jsonrpc":"2.0","id":1,"method":"mcpax/register","params":{}}'
 DEFECTS: dict[str, Defect] = {
     "unsigned": lambda corp: corp.do("unsigned", claims={"aud": corp.resource, "scope": "read"}),
     "unsigned, in capitals": lambda corp: corp.do("unsigned", claims={"aud": corp.resource}, alg="NONE"),
@@ -156,6 +157,7 @@ DEFECTS: dict[str, Defect] = {
 }
 
 
+@pytest.mark.req("AX-10.1-3")
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_bad_token_is_refused_and_the_way_to_a_better_one_named(
     corp: Authority, node: RunningNode, defect: str
@@ -168,6 +170,7 @@ def test_a_bad_token_is_refused_and_the_way_to_a_better_one_named(
         request("GET", "/mcp", {"authorization": bearer(token), "mcp-session-id": "x"}),
     ):
         assert_invalid(node, ask(node, data))
+    assert ask(node, request("POST", "/ax", {"authorization": bearer(token)}, REGISTER)).status == 401
 
 
 def test_a_token_in_the_url_is_refused_even_beside_a_good_one(corp: Authority, node: RunningNode) -> None:

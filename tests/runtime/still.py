@@ -153,7 +153,7 @@ class Client:
         await turns()
 
     def heard(self, method: str) -> list[dict[str, Any]]:
-        return [one["params"] for one in self.told if one.get("method") == method]
+        return [one.get("params", {}) for one in self.told if one.get("method") == method]
 
     # asyncio.WriteTransport, as far as a front needs one
 

@@ -211,6 +211,7 @@ async def test_of_two_decisions_at_once_one_counts_and_both_are_on_record(tmp_pa
         assert sorted(outcomes) == ["confirmation_used", "decided", "decided"]
 
 
+@pytest.mark.req("AX-11.3-11")
 async def test_a_denial_says_why_until_the_call_would_have_lapsed(tmp_path: Path) -> None:
     clock = Hands()
     async with desk_at(tmp_path, clock) as desk:

@@ -21,6 +21,8 @@ CHANGED = "notifications/tools/list_changed"
 LOST = "notifications/mcpax/subserver_lost"
 GRACE_S = 300.0
 LEASE_S = 15.0
+INTERVAL_S = 5.0  # of nodes below nodes
+BEAT_S = INTERVAL_S / 2
 
 
 async def watching(node: House) -> Client:
@@ -219,7 +221,7 @@ async def _lost(node: House, **options: Any) -> Leaf:
     return leaf
 
 
-@pytest.mark.req("AX-13.2-4")
+@pytest.mark.req("AX-13.2-4", "AX-13.2-2")  # a call is answered while time stands still
 @pytest.mark.parametrize(("config", "grace_s"), [("", GRACE_S), ("[degraded]\ngrace_s = 20\n", 20.0)])
 @still
 async def test_degraded_tools_are_listed_until_the_grace_is_over_and_then_gone(
@@ -295,6 +297,50 @@ async def test_a_lost_aggregator_takes_all_below_it_along_in_one_change_and_one_
 
 
 # Two that want the same
+
+
+@pytest.mark.req("AX-13.3-3")
+@pytest.mark.parametrize("how", ["cut", "frozen"])
+@still
+async def test_at_every_phase_of_the_beat_two_levels_are_back_before_three_intervals_are_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """root over east and west; gate below one of them, deep below gate, the leaf below deep. Each strike moves gate."""
+    wires = Wires(monkeypatch)
+    above = {
+        "root": "",
+        "east": wires.config("root", "east"),
+        "west": wires.config("root", "west"),
+        "gate": wires.config("east", "gate") + wires.config("west", "gate"),
+        "deep": wires.config("gate", "deep"),
+    }
+    async with contextlib.AsyncExitStack() as stack:
+        for name, config in above.items():
+            (tmp_path / name).mkdir()
+            wires.houses[name] = await stack.enter_async_context(house(tmp_path / name, config))
+            await move(1.0)
+        root, deep = wires.houses["root"], wires.houses["deep"]
+        await deep.leaf("leaf", tools=[tool("read")], heartbeat_interval_ms=0).joined()
+        await move(1.0)
+        client = root.client()
+        own = dict(zip(("east", "west"), wires.ends["root"], strict=True))
+        for phase, (old, new) in zip(range(10), itertools.cycle([("east", "west"), ("west", "east")]), strict=False):
+            await move(1.0 + phase * BEAT_S / 10)
+            assert "result" in await client.call(f"{old}.gate.deep.leaf.read"), phase
+            wires.down.add(old)
+            for end in (wires.ends[old][-1], own[old]):
+                end.frozen = how == "frozen"
+                if how == "cut":
+                    end.abort()
+            await move(2 * INTERVAL_S)
+            await root.until(lambda: wires.houses[new].state("gate") == "ready")  # noqa: B023 - within this turn
+            await move(INTERVAL_S - 0.1)
+            assert "result" in await client.call(f"{new}.gate.deep.leaf.read"), phase
+            assert (await client.call(f"{old}.gate.deep.leaf.read"))["error"]["code"] in (32002, -32601), phase
+            wires.down.discard(old)
+            await move(1.0)
+            await root.until(lambda: root.state(old) == "ready")  # noqa: B023 - within this turn
+            own[old] = wires.ends["root"][-1]  # it is back, without its children
 
 
 @pytest.mark.req("AX-13.4-5")

@@ -105,7 +105,7 @@ async def test_a_call_compares_no_ids_and_costs_the_same_however_many_aggregator
             for call in (first, second):
                 assert "subtree" not in json.dumps(call)
                 assert not any(one in json.dumps(call) for one in (ids[0], node.node.stores.identity.aggregator_id))
-            assert not [one for one in ran if one.startswith(("protocol/ax/registrations", "protocol/ax/codec"))]
+            assert not [one for one in ran if one.startswith(("protocol/ax/registration/", "runtime/ax/memb"))]
     assert costs[0] == costs[1]
     assert costs[0]
 

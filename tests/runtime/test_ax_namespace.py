@@ -140,7 +140,7 @@ async def test_registered_at_is_the_time_of_the_registration_in_utc(tmp_path: Pa
 CLIENTS = 6
 
 
-@pytest.mark.req("AX-5.2-1")
+@pytest.mark.req("AX-5.2-1", "AX-12-1")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_calls_with_equal_ids_keep_apart_their_answers_progress_and_cancellations(
     tmp_path: Path, era: str

@@ -58,7 +58,7 @@ def play(**changed: Any) -> Any:
     return contract("test.play", **{"inputs": PLAY, **changed})
 
 
-@pytest.mark.req("AIP-14.rules-1")
+@pytest.mark.req("AIP-14.rules-1", "AX-11.3-1")
 @pytest.mark.parametrize(
     ("changed", "asks"),
     [

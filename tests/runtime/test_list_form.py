@@ -81,6 +81,8 @@ async def test_those_who_declare_the_extension_and_parents_are_told_everything(
                 meta = found[f"{way}files.{name}"]["_meta"]
                 assert len(meta["x-mcpax-capability"]) == 10
                 assert meta["x-mcpax-hops"] == hops
+            for tool in found.values():
+                assert {"latency_class", "mutable", "reversible"} <= tool["_meta"]["x-mcpax-capability"].keys()
             assert found[f"{way}files.write_file"]["_meta"]["x-mcpax-gated"] is True
             assert found[f"{way}files.write_file"]["annotations"]["destructiveHint"] is True
         others = await plain(root.client("qualified")).tools()

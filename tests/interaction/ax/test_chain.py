@@ -6,12 +6,14 @@ The tree is root - edge - gate. At gate stand an unmodified server of each era a
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from mcp import Client
 from tests.interaction.ax.bare import Bare, bare, tool
+from tests.interaction.ax.client import call
 from tests.interaction.ax.tree import chain
 from tests.interaction.harness import RunningNode, Wire, wait_for
 from tests.interaction.peers import HttpPeer
@@ -193,6 +195,7 @@ async def test_a_list_that_changes_at_the_end_is_told_and_listed_at_the_root(
             assert (f"{WAY}new__sprung" in {one["name"] for one in tools}) is there
 
 
+@pytest.mark.req("AX-12-1")
 @pytest.mark.parametrize(("front", "server"), CELLS)
 async def test_a_watched_resource_is_told_of_under_its_uri_in_the_tree(
     nodes: list[RunningNode], front: str, server: str
@@ -248,7 +251,7 @@ async def test_notifications_of_a_leaf_arrive_with_the_way_they_came(nodes: list
             assert (await peer.hear("notifications/message"))["params"]["logger"] == f"edge.gate.{segment}.hot"
 
 
-@pytest.mark.req("AX-13.1-1", "AX-13.2-3")
+@pytest.mark.req("AX-13.1-1", "AX-13.2-2", "AX-13.2-3")
 @pytest.mark.parametrize("front", FRONTS)
 async def test_a_lost_leaf_is_told_to_the_root_and_its_calls_are_refused_in_the_numbers_of_the_edge(
     nodes: list[RunningNode], front: str
@@ -264,12 +267,15 @@ async def test_a_lost_leaf_is_told_to_the_root_and_its_calls_are_refused_in_the_
         told = (await peer.hear("notifications/mcpax/subserver_lost"))["params"]
         assert told["segment"] == f"edge.gate.{segment}"
         assert told["reason"] == "connection_lost"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", told["since"])
         error = (await peer.call(f"{WAY}{segment}__read")).error
         assert error["message"] == "tool_degraded"
         assert error["data"]["reason"] == "subserver_unreachable"
         assert error["code"] == (32002 if front == "modern" else -32002)
-        if front == "modern":
-            assert error["data"]["mcpax_code"] == -32002
+        assert error["data"].pop("mcpax_code", -32002) == -32002
+        near = (await call(nodes[-1], f"{segment}__read"))["error"]["data"]
+        assert error["data"] == {"reason": "subserver_unreachable", "since": told["since"], "retry_after_ms": 5000}
+        assert error["data"] == {key: value for key, value in near.items() if key != "mcpax_code"}
 
 
 async def test_the_record_of_each_hop_names_who_asked_it(nodes: list[RunningNode]) -> None:

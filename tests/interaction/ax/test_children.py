@@ -26,12 +26,14 @@ def _children(*entries: tuple[str, ...]) -> str:
     )
 
 
+@pytest.mark.req("AX-3.1-3")
 async def test_a_child_registers_over_its_stdio_and_is_proved_by_the_operator(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, extra=_children(("kid",))) as node:
         link = await ready(node, "kid", tools=1)
         assert (link["kind"], link["transport"], link["registration"]["principal"]) == ("leaf", "stdio", "child:kid")
         assert link["registration"]["verified"] is True
         assert link["pid"]
+        assert "kid.write" in await listed(node)
         answer = await call(node, "kid__write")
         assert json.loads(answer["result"]["content"][0]["text"]) == ["kid", "write"]
         logs = await asyncio.to_thread(node.cli, "links", "logs", "kid")
@@ -125,6 +127,7 @@ async def test_a_subserver_is_dialled_back_where_the_operator_allows_it(tmp_path
             assert (link["transport"], link["kind"]) == ("http", "leaf")
             tools = [name for name in await listed(node) if name.startswith("remote.")]
             assert tools
+            assert (await call(node, "remote.origin__echo", {"n": 7}))["result"]["structuredContent"] == {"n": 7}
             beat = await asyncio.to_thread(_post, node, "mcpax/heartbeat", {"session_id": session})
             assert beat["result"] == {"status": "ok", "heartbeat_deadline_ms": 15000}
             for refused in (

@@ -71,7 +71,7 @@ async def test_a_revoked_token_ends_its_link_and_no_other(node: RunningNode) -> 
         assert (await _status(node, leaving))[0] == 401
 
 
-@pytest.mark.req("AX-4.2-7")
+@pytest.mark.req("AX-4.2-7", "AX-4.2-6")
 async def test_what_changes_something_needs_a_proved_authority(node: RunningNode) -> None:
     tools = [tool("read"), tool("write", annotations={"readOnlyHint": False})]
     unproved = _token(node, "subserver", "unproved")
@@ -85,6 +85,8 @@ async def test_what_changes_something_needs_a_proved_authority(node: RunningNode
         assert "result" in await call(node, "doubted__read", token=client)
         link = await asyncio.to_thread(node.link, "doubted")
         assert (link["registration"]["verified"], [one["name"] for one in link["withheld"]]) == (False, ["write"])
+        shown = await asyncio.to_thread(node.cli, "status", "doubted")
+        assert "dns:edge01.example.com (unverified)" in shown.stdout
         leaf.tools = [tool("read", annotations={"readOnlyHint": False}), tools[1]]
         await leaf.notify("notifications/tools/list_changed")
         await ready(node, "doubted", tools=0)

@@ -82,13 +82,17 @@ async def test_two_misses_and_a_beat_are_no_loss(node: RunningNode) -> None:
 
 @pytest.mark.req("AX-6.3-5", "AX-6.3-4", "AX-13.1-1")
 async def test_one_that_deregisters_is_gone_at_once_and_its_segment_free(node: RunningNode) -> None:
-    async with bare(node, "polite", tools=[tool("read")]) as leaf:
+    async with bare(node, "polite", tools=[tool("read")]) as leaf, bare(node, "beside", tools=[tool("read")]) as other:
         await ready(node, "polite", tools=1)
+        await ready(node, "beside", tools=1)
         session = {"session_id": leaf.session["session_id"]}
         async with hearing(node) as heard:
             assert await leaf.request("mcpax/deregister", session) == {"status": "deregistered"}
             assert "polite.read" not in await listed(node)
             assert (await call(node, "polite__read"))["error"]["code"] == -32601
+            assert "beside.read" in await listed(node)
+            assert "result" in await call(node, "beside__read")
+            assert (await other.beat())["status"] == "ok"
             assert (await leaf.closed())[0] == 1000
             await told(heard, "notifications/tools/list_changed")
             while not heard.empty():

@@ -120,6 +120,10 @@ async def test_an_aggregator_that_joins_below_is_said_in_the_next_heartbeat(tmp_
             said = await _beat_with_subtree(session, 3)
             assert said[0] == own
             assert set(said) == {own, *ids}
+            await session.socket.close()
+            session = await session.aggregator.joined()
+            asked = registration(session)["x-mcpax-subtree-ids"]
+            assert (asked[0], len(asked), set(asked)) == (own, 3, {own, *ids})
         assert await _beat_with_subtree(session, 1) == [own]
 
 
@@ -199,12 +203,19 @@ async def test_a_parent_of_either_era_is_served_on_the_same_link(tmp_path: Path)
         await session.hears("notifications/tools/list_changed")
 
 
+@pytest.mark.req("AX-5.3-1")
 async def test_a_modern_parent_that_does_not_listen_is_told_of_changed_lists_all_the_same(tmp_path: Path) -> None:
-    async with joined(tmp_path, OPEN) as (_, session):
+    async with joined(tmp_path, OPEN) as (node, session):
         await listed(session, "bench.echo")
         before = len(session.all("notifications/tools/list_changed"))
         await session.modern("tools/call", name="bench.change", arguments={"kind": "tools", "name": "sprung"})
         await session.hears("notifications/tools/list_changed", before + 1)
+        shown = {one["name"] for one in (await session.modern("tools/list"))["result"]["tools"]}
+        with Wire(node) as wire:
+            own = {one["_meta"]["x-mcpax-name"] for one in wire.modern("tools/list").message["result"]["tools"]}
+        assert "bench.sprung" in shown
+        assert own - {"bench.sprung"} <= shown
+        assert len(session.all("mcpax/register")) == 1
 
 
 async def test_what_a_parent_listens_to_is_not_ended_when_the_door_looks_whose_token_lapsed(tmp_path: Path) -> None:

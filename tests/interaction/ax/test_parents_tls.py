@@ -63,7 +63,7 @@ async def test_a_parent_with_less_than_tls_1_3_or_a_certificate_nobody_vouches_f
     await above.stop()
 
 
-@pytest.mark.req("AX-10.4-1")
+@pytest.mark.req("AX-10.4-1", "AX-5.3-1")
 async def test_nodes_register_over_tls_1_3(tmp_path: Path, authority: Authority) -> None:
     tls = f'tls_cert = "{authority.certificate}"\ntls_key = "{authority.key}"\n'
     listen = f'[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n{tls}'

@@ -14,6 +14,8 @@ from tests.interaction.ax.bare import Bare, Refused, address, bare, connect, too
 from tests.interaction.ax.client import call, listed, ready
 from tests.interaction.harness import RunningNode, Wire, running_node
 
+from interlock.runtime.ax import connection
+
 AGENTX_OPEN = bytes.fromhex("0101000000000000000000000000000000000000")
 
 DRAFT_EXAMPLE = {
@@ -32,7 +34,7 @@ async def _segments(node: RunningNode) -> list[str]:
     return [link["segment"] for link in answer["links"]]
 
 
-@pytest.mark.req("AX-6.2-1", "AX-6.1-1")
+@pytest.mark.req("AX-6.2-1", "AX-6.1-1", "AX-13.4-1")
 async def test_the_example_of_the_draft_is_accepted_to_the_letter(node: RunningNode) -> None:
     leaf = Bare(await connect(node), "stm32h7")
     leaf.register_params = DRAFT_EXAMPLE
@@ -43,7 +45,7 @@ async def test_the_example_of_the_draft_is_accepted_to_the_letter(node: RunningN
     assert answer["heartbeat_deadline_ms"] == 15000
     assert answer["budget"] == {}
     assert len(answer["session_id"]) >= 22  # 128 bits as text
-    assert uuid.UUID(answer["aggregator_id"])
+    assert answer["aggregator_id"] == node.status_at_start["node"]["aggregator_id"]
     shown = (await asyncio.to_thread(node.link, "stm32h7"))["registration"]
     assert (shown["transport_class"], shown["version"], shown["verified"]) == ("uart_cbor", "2026-05-01", False)
     await leaf.request("mcpax/deregister", {"session_id": answer["session_id"]})
@@ -94,6 +96,7 @@ async def test_silence_is_closed_after_the_time_for_registering(tmp_path: Path) 
         await asyncio.wait_for(socket.wait_closed(), 20)
         assert asyncio.get_running_loop().time() - began > 0.95
         assert (socket.close_code, socket.close_reason) == (1008, "no mcpax/register within 1 s")
+    assert connection.REGISTER_WITHIN_S == 10.0
 
 
 @pytest.mark.req("AX-3.1-3")
@@ -142,6 +145,12 @@ async def test_a_session_is_worth_nothing_to_others(node: RunningNode) -> None:
             assert (refused.value.error["code"], refused.value.error["message"]) == (32116, "session_unknown")
         assert (await victim.beat())["heartbeat_deadline_ms"] == 15000
         assert "owner-a.read" in await listed(node)
+        given = [victim.session["session_id"], thief.session["session_id"]]
+        for _ in range(8):
+            async with bare(node, "owner-c", subserver_id=str(uuid.UUID(int=7))) as again:
+                given.append(again.session["session_id"])
+        assert len(set(given)) == 10
+        assert min(map(len, given)) >= 22  # 128 bits as text
 
 
 async def test_one_link_is_one_registration_and_unknown_methods_are_said_to_be(node: RunningNode) -> None:

@@ -43,19 +43,19 @@ def _certificate(folder: Path, address: str) -> tuple[Path, Path]:
     return cert, secret
 
 
-async def _connect(node: RunningNode, cert: Path, token: str, most: ssl.TLSVersion) -> Any:
+async def _connect(node: RunningNode, cert: Path, token: str | None, most: ssl.TLSVersion) -> Any:
     context = ssl.create_default_context(cafile=str(cert))
     context.maximum_version = most
     return await websockets.connect(
         f"wss://{node.host}:{node.port}/ax",
         subprotocols=[websockets.Subprotocol(SUBPROTOCOL)],
-        additional_headers={"authorization": f"Bearer {token}"},
+        additional_headers={} if token is None else {"authorization": f"Bearer {token}"},
         ssl=context,
         compression=None,
     )
 
 
-@pytest.mark.req("AX-10.4-1")
+@pytest.mark.req("AX-10.4-1", "AX-10.1-3")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_an_aggregator_needs_tls_1_3_and_a_leaf_any_tls(tmp_path: Path) -> None:
     own = _own_address()
@@ -65,6 +65,9 @@ async def test_an_aggregator_needs_tls_1_3_and_a_leaf_any_tls(tmp_path: Path) ->
     extra = f'[node]\nlisten = "{own}:0"\noperator_listen = "127.0.0.1:0"\ntls_cert = "{cert}"\ntls_key = "{key}"\n'
     with running_node(tmp_path, {}, extra=extra) as node:
         token = node.cli("access", "token", "--for", "subserver", "--name", "far").stdout.strip()
+        with pytest.raises(websockets.InvalidStatus) as unknown:  # from this machine, but not over loopback
+            await _connect(node, cert, None, ssl.TLSVersion.TLSv1_3)
+        assert unknown.value.response.status_code == 401
         below = {"x-mcpax-subtree-ids": [str(uuid.uuid4())]}
         older = Bare(await _connect(node, cert, token, ssl.TLSVersion.TLSv1_2), "older", **below)
         with pytest.raises(Refused) as refused:

@@ -48,7 +48,7 @@ async def until_listed(node: RunningNode, *names: str) -> dict[str, dict[str, An
     return found
 
 
-@pytest.mark.req("AX-7.2-5")
+@pytest.mark.req("AX-7.2-1", "AX-7.2-3", "AX-7.2-5", "AX-7.2-6")
 @pytest.mark.parametrize("front", ["modern", "legacy"])
 async def test_the_walk_through_of_the_draft(tmp_path: Path, front: str) -> None:
     async with (

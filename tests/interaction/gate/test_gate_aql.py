@@ -35,7 +35,7 @@ def fired(diary: Diary, arguments: dict[str, Any]) -> int:
     return sum(entry["arguments"] == arguments for entry in diary.read("fire"))
 
 
-@pytest.mark.req("AQL-C.map-13")
+@pytest.mark.req("AQL-C.map-13", "AX-11.1-1")
 @pytest.mark.parametrize("era", ERAS)
 def test_an_approved_call_runs_once_and_no_token_opens_the_gate(node: RunningNode, diary: Diary, era: str) -> None:
     arguments = {"n": era}
@@ -59,7 +59,7 @@ def test_an_approved_call_runs_once_and_no_token_opens_the_gate(node: RunningNod
         assert fired(diary, arguments) == 1
 
 
-@pytest.mark.req("AQL-C.map-13")
+@pytest.mark.req("AQL-C.map-13", "AX-11.1-1")
 @pytest.mark.parametrize("era", ERAS)
 def test_who_confirms_with_a_proof_lets_the_call_run_once(node: RunningNode, diary: Diary, era: str) -> None:
     arguments = {"n": f"confirmed-{era}"}
@@ -71,7 +71,7 @@ def test_who_confirms_with_a_proof_lets_the_call_run_once(node: RunningNode, dia
         assert fired(diary, arguments) == 1
 
 
-@pytest.mark.req("AQL-C.map-13")
+@pytest.mark.req("AQL-C.map-13", "AX-11.1-1")
 def test_a_client_that_opens_pages_is_sent_to_one_but_not_from_a_batch(node: RunningNode, diary: Diary) -> None:
     arguments = {"n": "page"}
     with Client(node, capabilities=PAGES, path=PATH) as client:

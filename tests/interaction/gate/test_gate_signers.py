@@ -261,13 +261,14 @@ def test_an_anchor_that_is_removed_takes_its_unused_approvals_along(tmp_path: Pa
 
 
 @pytest.mark.req("AX-11.3-9")
-def test_an_anchor_that_is_removed_while_the_node_runs_takes_them_along_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("instead", [anchor("ada", ADA, "office.*"), ""], ids=["narrowed", "removed"])
+def test_an_anchor_that_is_removed_while_the_node_runs_takes_them_along_at_once(tmp_path: Path, instead: str) -> None:
     diary = Diary(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary, ANCHORED) as node, Client(node) as client:
         demand = client.held("plant.fire")
         approve(node, demand)
         written = node.config.read_text()
-        node.config.write_text(written.replace(anchor("ada", ADA, "*"), anchor("ada", ADA, "office.*")))
+        node.config.write_text(written.replace(anchor("ada", ADA, "*"), instead))
         approval = f"/approvals/{demand['confirmation_id']}"
         wait_for(lambda: node.admin(approval)["status"] == "void")
         assert client.held("plant.fire")["confirmation_id"] != demand["confirmation_id"]

@@ -62,7 +62,7 @@ async def ask(one: Bare, method: str, params: Any = None, to: Any = ("interlock"
     return answer
 
 
-@pytest.mark.req("X-N-5", "X-1-2", "X-2.2-2", "X-4.1-4")
+@pytest.mark.req("X-N-5", "X-1-2", "X-2.2-2", "X-4.1-4", "AX-11.1-1")
 async def test_listed_tools_are_answered_in_the_room_and_no_others(node: RunningNode, diary: Diary) -> None:
     one, id = await join(node, "robot")
     there = {each["id"]: each for each in one.welcome["payload"]["participants"]}
@@ -117,7 +117,7 @@ async def test_what_is_not_for_it_or_not_allowed_runs_nothing(node: RunningNode,
         await each.leave()
 
 
-@pytest.mark.req("X-10.2-3", "X-4.2.1-4")
+@pytest.mark.req("X-10.2-3", "X-4.2.1-4", "AX-11.1-1")
 async def test_one_approval_of_a_proposal_releases_the_held_call(node: RunningNode, diary: Diary) -> None:
     agent, id = await join(node, "agent", privilege="restricted")
     proposed = {"method": "tools/call", "params": {"name": "plant.fire", "arguments": {"at": "noon"}}}
