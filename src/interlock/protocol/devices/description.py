@@ -19,6 +19,7 @@ Checksum = Literal["auto", "none", "crc8", "crc16"]
 Presence = Literal["poll", "cts", "gpio", "assume"]
 
 ToolId = Annotated[int, msgspec.Meta(ge=0, le=TOOL_ID_MAX)]
+CborType = Annotated[int, msgspec.Meta(ge=0, le=7)]  # major types of CBOR
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,6 +64,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     response: tuple[Field, ...] = ()
     req_len: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None  # what the device's table says, to be compared
     resp_len: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
+    arg_types: tuple[CborType, ...] | None = None  # profile b: as announced; what a description says is compared
+    ret_type: CborType | None = None
     status: dict[str, str] = {}  # names of the numbers other than 0, by the number as text
     input_schema: dict[str, object] | None = None
     output_schema: dict[str, object] | None = None
