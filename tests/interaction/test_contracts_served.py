@@ -129,7 +129,7 @@ def test_a_prompt_becomes_a_block_of_the_skill_it_names(node: RunningNode) -> No
 def test_a_server_that_dies_fails_its_open_calls_and_the_next_call_runs_on_a_new_process(
     node: RunningNode, side: str
 ) -> None:
-    key = f"{side}-mcp@1"
+    key = side
     before = node.link(key)["pid"]
     answers: list[Any] = []
 

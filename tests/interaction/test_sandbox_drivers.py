@@ -151,7 +151,7 @@ def test_a_driver_that_uses_more_than_its_runner_allows_is_ended_and_comes_back(
 @pytest.mark.req("AIP-security-1")
 def test_a_driver_without_a_sandbox_is_shown(scene: Scene) -> None:
     links = {link["segment"]: link.get("sandbox") for link in scene.node.admin("/admin/links")["links"]}
-    assert (links["free-mcp@1"], links["caged-mcp@1"]) == (False, True)
+    assert (links["free"], links["caged"]) == (False, True)
     assert "no sandbox" in scene.node.cli("drivers", "list").stdout
 
 
@@ -179,7 +179,7 @@ def test_a_link_put_at_a_declared_path_takes_the_driver_away_and_opens_nothing(t
         assert there.call("filed", "read", str(out / "note")) == {"done": "out"}
         out.rename(workspace / "former")
         out.symlink_to(keys)
-        node.cli("links", "restart", "filed-mcp@1")
+        node.cli("links", "restart", "filed")
         wait_for(lambda: stands("rejected"))
         assert str(keys) in node.admin("/admin/drivers/filed-mcp")["reason"]
         assert "error" in there.call("filed", "read", str(keys / "note"))

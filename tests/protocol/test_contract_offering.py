@@ -13,12 +13,12 @@ from interlock.protocol.drivers.binding.effects import effects_of
 from interlock.protocol.drivers.binding.listed_tool import (
     asks,
     exposed_item,
-    exposed_segment,
     offer,
     qualified_name,
     tool_item,
 )
 from interlock.protocol.drivers.model import Contract, Problem
+from interlock.protocol.drivers.server_name import exposed_segment
 from interlock.protocol.jsonrpc.codec import decode_object, encode_value
 from interlock.protocol.mcp import items
 from interlock.protocol.mcp.eras import Era

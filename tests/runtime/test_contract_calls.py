@@ -363,11 +363,11 @@ async def test_an_operator_is_told_who_would_serve_a_call_and_what_it_meets(here
 
     assert told()[7][0] == "later"
     assert told()[7][1].startswith("checked against the contract")
-    assert told()[8] == ("pass", "only-mcp@1 would serve it (only)")
+    assert told()[8] == ("pass", "only would serve it (only)")
     assert told()[10][1].startswith("its contract asks for every call")
     assert told()[12][1] == "timeout 1.5 s"
     lending.state, lending.reason = DriverState.UNAVAILABLE, "it does not start"
-    assert told()[8] == ("refuse", "no_route; only-mcp@1: it does not start")
+    assert told()[8] == ("refuse", "no_route; only: it does not start")
     resolution = here.node.drivers.contracts.get().maybe_resolution("fs.read")
     assert resolution is not None
     assert [each.reason for each in resolution.rejected] == ["it does not start"]

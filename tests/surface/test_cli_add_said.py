@@ -108,3 +108,28 @@ def test_a_program_that_is_not_there_is_said_to_be_missing(inline: Inline) -> No
     done = inline("add", "--as", "notes-mcp", "--yes", "--", "/nowhere/at-all", "x")
     assert done.code == 1
     assert "hint: there is no such program here" in done.err
+
+
+def test_where_an_approver_has_to_sign_and_no_node_runs_it_is_written_and_says_what_is_next(
+    interlock: Interlock, inline: Inline, command: tuple[str, ...]
+) -> None:
+    anchor = inline("access", "key", "ada", INTERLOCK_PASSPHRASE="correct horse").out
+    listen = '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
+    (interlock.folder / "interlock.toml").write_text(anchor + listen)
+    with interlock.start("serve") as running:  # from now on that key signs
+        while "Ctrl-C stops the node" not in running.next_line():
+            pass
+    done = inline("add", "--as", "notes-mcp", "--yes", "--", *command)
+    assert (done.code, "error" in done.err) == (0, False), done.err
+    said = done.out.splitlines()[-1]
+    assert said.startswith("notes is written, and waits for an approver's signature: ")
+    assert "interlock serve, then interlock drivers trust notes" in said
+    again = inline("add", "--as", "notes-mcp", "--yes", "--json", "--", *command)
+    assert (again.code, again.json["trusted"], again.json["state"]) == (0, False, "untrusted")
+    refused = inline("drivers", "trust", "notes", "--yes")
+    assert (refused.code, "interlock serve" in refused.err) == (1, True)
+    with interlock.start("serve") as running:
+        while "Ctrl-C stops the node" not in running.next_line():
+            pass
+        signed = inline("drivers", "trust", "notes", "--yes", INTERLOCK_PASSPHRASE="correct horse")
+        assert (signed.code, "notes is trusted" in signed.out) == (0, True), signed.err

@@ -175,7 +175,7 @@ def test_check_upstream_says_how_trusted_drivers_stand(interlock: Interlock, inl
     assert inline("drivers", "trust", "first-mcp", "--yes").code == 0
     done = inline("check", "--upstream", "--json")
     (waiting,) = [one["message"] for one in done.json["warnings"] if "is untrusted" in one["message"]]
-    assert waiting.startswith("second-mcp is untrusted")
+    assert waiting.startswith("second is untrusted")
     assert len(here.starts("first-mcp")) == 1
     assert here.starts("second-mcp") == []
 
@@ -247,7 +247,7 @@ def test_the_examples_of_contracts_are_run_through_the_driver_and_compared(serve
     assert (told["no such input"][0], "input_invalid" in told["no such input"][1][0]) == ("failed", True)
     drawn = served.inline("drivers", "test", "first-mcp").out
     assert "another output" in drawn
-    assert "first-mcp@1" in drawn
+    assert "by first\n" in drawn
     assert "1 of 3 examples passed" in drawn
     skipped = served.inline("drivers", "test", "second-mcp", "--json")
     assert (skipped.code, [one["outcome"] for one in skipped.json["examples"]]) == (0, ["skipped"])
@@ -300,8 +300,8 @@ def test_a_contract_is_shown_with_who_serves_it_and_why(served: Served) -> None:
     config.write_text(config.read_text() + 'policy = { deny = ["third-party-api"] }\n')
     until(lambda: served.inline("drivers", "show", "demo.read", "--json").json["decided_by"] == "only")
     drawn = served.inline("drivers", "show", "demo.read").out
-    assert "first-mcp@1" in drawn
-    assert "second-mcp@1 in phase 3" in drawn
+    assert "served by    first\n" in drawn
+    assert "second in phase 3" in drawn
     assert "[policy_violation]" in drawn
 
 
@@ -452,15 +452,44 @@ def test_the_operator_door_refuses_what_it_cannot_read(served: Served) -> None:
     assert served.states() == {"first-mcp": "untrusted"}
 
 
-def test_a_driver_that_waits_for_trust_is_in_the_status(served: Served) -> None:
-    served.write("first-mcp")
+def test_a_driver_is_called_by_one_name_from_trust_to_record(served: Served) -> None:
+    served.write("first-mcp", contract={"id": "first.read"})
     until(lambda: "first-mcp" in served.states())
-    status = served.inline("status")
-    assert "driver first-mcp waits for you: interlock drivers trust first-mcp" in status.out
+    assert "driver first waits for you: interlock drivers trust first" in served.inline("status").out
     found = served.inline("doctor", "--json").json["findings"]
-    assert "interlock drivers trust first-mcp" in {one["command"] for one in found}
-    served.trust("first-mcp")
-    assert "waits for you" not in served.inline("status").out
+    assert "interlock drivers trust first" in {one["command"] for one in found}
+    trusted = served.inline("drivers", "trust", "first", "--yes").out
+    assert "first is trusted" in trusted
+    until(lambda: served.states()["first-mcp"] == "ready")
+    assert served.inline("tools", "call", "first.read", "--arg", "text=hello").code == 0
+    status, links = served.inline("status").out, served.inline("links", "list").out
+    assert "waits for you" not in status
+    record = served.inline("audit", "tail").out.splitlines()
+    asked = [line for line in record if " approvals/" in line]  # what a person signs names the version
+    for told in (
+        status,
+        links,
+        *(line for line in record if line not in asked),
+        served.inline("links", "logs", "first").out,
+        served.inline("links", "restart", "first").out,
+        served.inline("tools", "show", "first.read").out,
+    ):
+        assert "first-mcp" not in told
+    assert " first " in status
+    assert links.splitlines()[1].startswith("first ")
+    assert any("drivers/trust first " in line for line in record)
+    for detailed in (served.inline("status", "first").out, served.inline("drivers", "show", "first").out):
+        assert detailed.splitlines()[0].startswith("first ")
+        assert "\n  driver       first-mcp" in detailed
+    heads, row = served.inline("drivers", "list").out.splitlines()
+    assert heads.split()[0] == "NAME"
+    assert (row.split()[0], "first-mcp 1.0.0" in row) == ("first", True)
+    link = served.inline("links", "list", "--json").json["links"][0]
+    assert (link["segment"], link["driver"]) == ("first", "first-mcp@1")
+    for older in ("first-mcp", "first-mcp@1"):  # as scripts may have them
+        assert served.inline("status", older, "--json").json["segment"] == "first"
+    missed = served.inline("status", "frist").err
+    assert "did you mean first?" in missed
 
 
 def test_allowing_a_host_keeps_the_tools_listed_while_the_server_is_started_anew(served: Served) -> None:

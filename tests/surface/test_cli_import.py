@@ -237,8 +237,8 @@ FETCH = {"web": {"command": "uvx", "args": ["mcp-server-fetch"]}, "own": {"comma
 def test_the_hosts_that_a_known_server_needs_are_suggested(inline: Inline, interlock: Interlock) -> None:
     cursor(interlock.folder, FETCH)
     told = inline("import", "--no-connect").err
-    assert "web-mcp is known to need *, and may reach no host: interlock drivers allow web-mcp '*'" in told
-    assert "own-mcp is known" not in told
+    assert "web is known to need *, and may reach no host: interlock drivers allow web '*'" in told
+    assert "own is known" not in told
     assert "egress: []" in (interlock.folder / ".drivers/web-mcp/DRIVER.draft.md").read_text()
 
 

@@ -100,7 +100,7 @@ DRIVERS: Final = keys_of(
     Key(
         name="trust_workspace",
         example=True,
-        help="Whether drivers of the workspace need no `interlock drivers trust ID`.",
+        help="Whether drivers of the workspace need no `interlock drivers trust NAME`.",
     ),
     Key(
         name="allow_unverified_install",

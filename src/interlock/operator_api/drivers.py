@@ -21,6 +21,7 @@ class Problem(Struct, frozen=True, kw_only=True):
 class DriverSummary(Struct, frozen=True, kw_only=True):
     """A driver as lists show it."""
 
+    segment: Annotated[str, Meta(description="What its server is called: the segment of its tools.")]
     id: Annotated[str, Meta(description="Its id.")]
     key: Annotated[str, Meta(description="Its id and major version: ID@MAJOR.")]
     version: Annotated[str | None, Meta(description="Its version.")]

@@ -85,7 +85,8 @@ class OwnLink(Struct, frozen=True, kw_only=True):
 class Link(Struct, frozen=True, kw_only=True):
     """One link, and how it stands. A child that has not registered yet has only the fields without a default."""
 
-    segment: Annotated[str, Meta(description="Its place in the namespace.")]
+    segment: Annotated[str, Meta(description="Its place in the namespace, by which people call it.")]
+    driver: Annotated[str | None, Meta(description="Of a driver's server: the driver, ID@MAJOR.")] = None
     kind: Annotated[
         str, Meta(description="spawned, dialled, leaf, aggregator; child: of this node, not registered yet.")
     ]

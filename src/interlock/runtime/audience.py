@@ -261,7 +261,7 @@ class Audience:
         if is_unplaced or len(notification.params) > VENDOR_BYTES_MAX:
             self.untold_notifications += 1
             if self.untold_notifications == 1:
-                log.info("link %s: its %.80s is not passed on; more are counted", link.segment, notification.method)
+                log.info("link %s: its %.80s is not passed on; more are counted", link.name, notification.method)
             return
         link.noise.count_receivers(len(told))
         for member in told:

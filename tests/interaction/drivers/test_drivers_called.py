@@ -52,7 +52,7 @@ async def test_a_contract_whose_server_sleeps_is_listed_and_the_call_wakes_it(wo
     with workspace.node() as node:
         wait_states(node, "ready", "sleepy-mcp")
         (pid,) = workspace.pids("sleepy-mcp")
-        node.wait_link("sleepy-mcp@1", {"state": "asleep"}, 5)
+        node.wait_link("sleepy", {"state": "asleep"}, 5)
         assert not alive(pid)
         assert states(node)["sleepy-mcp"] == "ready"
         async with await opened(node, LEGACY) as peer:

@@ -38,7 +38,7 @@ async def test_a_driver_waits_for_its_secret_says_so_and_has_it_once_it_is_set(w
             assert said.startswith("auth_required: ")
             assert "interlock secrets set confiding-mcp/token" in said
             assert "https://login.example.com/start" in said
-            assert set_secret(node, "confiding-mcp/token", MARKER)["restarted"] == [f"{ID}@1"]
+            assert set_secret(node, "confiding-mcp/token", MARKER)["restarted"] == ["confiding"]
             wait_states(node, "ready", ID)
             answer = (await peer.call("demo__env", {"name": "TOKEN"})).result
             assert answer["structuredContent"]["value"] == "of-[secret:confiding-mcp/token]"
@@ -228,12 +228,12 @@ async def test_an_oauth_login_is_waited_for_and_then_used(workspace: Workspace) 
             async with await greeted(node) as peer:
                 waiting = (await peer.call("crm__whoami", {})).result
                 assert waiting["_meta"]["dev.interlock/error"]["code"] == "auth_required"
-                assert "interlock links restart crm-mcp@1" in waiting["content"][0]["text"]
+                assert "interlock links restart crm shows" in waiting["content"][0]["text"]
                 page = visit(ask_for_page(node, "crm-mcp@1"))
                 assert page.status == 200, page.text
                 again = visit(page.url)
                 assert again.status == 400
-                node.wait_link("crm-mcp@1", {"state": "ready"})
+                node.wait_link("crm", {"state": "ready"})
 
 
 @pytest.mark.req("AIP-30.auth-3")

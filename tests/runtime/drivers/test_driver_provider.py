@@ -32,18 +32,23 @@ async def test_a_driver_whose_server_keeps_its_contract_is_ready_and_lends_its_l
     again.release()
 
 
-async def test_it_stands_among_the_links_under_its_id_and_major_version(stage: Stage) -> None:
+async def test_it_stands_among_the_links_under_the_segment_of_its_tools(stage: Stage) -> None:
     await settled(stage.provider())
     shown = stage.node.operations.links.list_all().links
-    assert [(link.segment, link.state) for link in shown] == [("driven-mcp@1", "ready")]
+    assert [(link.segment, link.driver, link.state) for link in shown] == [("driven", "driven-mcp@1", "ready")]
 
 
-async def test_an_operator_may_leave_the_major_version_away(stage: Stage) -> None:
+async def test_an_operator_names_a_link_by_segment_or_driver_where_that_is_one(stage: Stage) -> None:
     await settled(stage.provider(metadata={"isolation": "tenant"}))
-    assert stage.node.operations.links.get("driven-mcp").segment == "driven-mcp@1"
+    links = stage.node.operations.links
+    for name in ("driven", "driven-mcp", "driven-mcp@1"):
+        assert links.get(name).segment == "driven"
     await settled(stage.provider(version="2.0.0"))
-    with pytest.raises(NotFound, match="driven-mcp"):
-        stage.node.operations.links.get("driven-mcp")
+    assert {link.segment for link in links.list_all().links} == {"driven-mcp@1", "driven-mcp@2"}
+    assert links.get("driven-mcp@2").driver == "driven-mcp@2"
+    for name in ("driven", "driven-mcp"):
+        with pytest.raises(NotFound, match=name):
+            links.get(name)
 
 
 @pytest.mark.req("AIP-transport-3")

@@ -11,6 +11,8 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
+from interlock.protocol.drivers.server_name import exposed_segment
+
 Value = TypeVar("Value")
 JsonObject = Mapping[str, Any]
 
@@ -405,6 +407,11 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """AIP-30: what caches, audit and registration call it."""
         return f"{self.id}@{self.version.partition('.')[0]}"
+
+    @property
+    def segment(self) -> str:
+        """The name of its server for people."""
+        return exposed_segment(self.id)
 
 
 class ContractRequires(msgspec.Struct, frozen=True, kw_only=True):

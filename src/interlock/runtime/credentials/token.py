@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import Dial, OAuthPlan
+from interlock.protocol.drivers.server_name import server_name, settings_place
 from interlock.protocol.oauth.client import Client
 from interlock.protocol.oauth.discovery import AuthorizationServer, server_resource
 from interlock.protocol.oauth.token_request import Token, credentials_form, refresh_form
@@ -71,7 +72,8 @@ class TokenHolder:
         """`node_own` holds the node's own token for the server, where this is to be a user's."""
         self.segment = segment
         self.principal = principal
-        self.title = segment if not principal else f"{segment}, for {principal},"
+        self.name = server_name(segment)
+        self.title = self.name if not principal else f"{self.name}, for {principal},"
         self.line = b""
         self._on_line: list[Callable[[], None]] = []
         self._services = services
@@ -135,7 +137,7 @@ class TokenHolder:
                 try:
                     grant = await self._services.records.grant(self.segment, self.principal, self._server)
                 except StoreError as error:
-                    log.warning("the token for %s cannot be read: %s", self.segment, error)
+                    log.warning("the token for %s cannot be read: %s", self.name, error)
                     return
                 self._loaded = True
                 if grant is not None:
@@ -172,7 +174,7 @@ class TokenHolder:
         found = await self._authority.find(challenge, prefer=before.issuer if before is not None else None)
         self._found = found
         if before is not None and before.issuer != found.server.issuer:
-            log.info("link %s: its authorization server is now %s", self.segment, printable(found.server.issuer))
+            log.info("link %s: its authorization server is now %s", self.name, printable(found.server.issuer))
             await self._forget()
             before = None
         now = self._services.clock.now()
@@ -189,7 +191,7 @@ class TokenHolder:
                 await self._refresh(before)
                 self._replaced_at = now
             except TokenRefused as error:
-                log.info("link %s: %s", self.segment, error)
+                log.info("link %s: %s", self.name, error)
                 self._grant = msgspec.structs.replace(before, refresh_token=None)
             else:
                 return None
@@ -208,9 +210,9 @@ class TokenHolder:
         if not lacking:
             reason = f"it wants the scope {words}, which was asked for and not granted"
         elif self._plan.scopes:
-            reason = f"it wants the scope {words}: add it to 'scopes' of auth in [servers.{self.segment}]"
+            reason = f"it wants the scope {words}: add it to 'scopes' of auth in {settings_place(self.segment)}"
         elif self._step_ups >= STEP_UPS_MAX:
-            reason = f"it wants ever more scopes, now {words}; interlock links restart {self.segment} --authorize"
+            reason = f"it wants ever more scopes, now {words}; interlock links restart {self.name} --authorize"
         else:
             self._step_ups += 1
             self._wanted = union(grant.scopes, challenge.scope)
@@ -222,11 +224,11 @@ class TokenHolder:
         return Denied(reason=reason, retry_s=DENIED_RETRY_S, standing=False)
 
     def _look_at_headers(self) -> str:
-        return f"check its headers in [servers.{self.segment}]"
+        return f"check its headers in {settings_place(self.segment)}"
 
     def _needs_consent(self, why: str = "it wants a token, and a person has to agree", standing: bool = True) -> Denied:
         self.waits_for_consent = standing
-        command = f"interlock links restart {self.segment}" + ("" if standing else " --authorize")
+        command = f"interlock links restart {self.name}" + ("" if standing else " --authorize")
         reason = f"{why}: {command} shows the page to open"
         return Denied(reason=reason, retry_s=UNASKED_RETRY_S, consent=True, standing=standing)
 
@@ -378,9 +380,9 @@ class TokenHolder:
             else:
                 await self._refresh(grant)
         except TokenRefused as error:
-            log.warning("link %s: %s; the token is used until it ends", self.segment, error)
+            log.warning("link %s: %s; the token is used until it ends", self.name, error)
         except (Unobtainable, StoreError) as error:
             wait_s = RETRY_S[min(self._failures, len(RETRY_S) - 1)]
             self._failures += 1
-            log.warning("link %s: %s; next try in %g s", self.segment, error, wait_s)
+            log.warning("link %s: %s; next try in %g s", self.name, error, wait_s)
             self._arm(wait_s)

@@ -136,8 +136,8 @@ class Handler:
             return None
         return self.budgets.charge_questions(call.link, call.caller, questions)
 
-    def ask_consent(self, call: Call, segment: str, consent: Consent) -> None:
-        said = f"{segment} takes calls of yours once you have agreed on this page. Open it, then call again."
+    def ask_consent(self, call: Call, server: str, consent: Consent) -> None:
+        said = f"{server} takes calls of yours once you have agreed on this page. Open it, then call again."
         asked = {"mode": "url", "url": consent.url, "message": said}
         caller = call.caller
         if caller.era is Era.MODERN:

@@ -165,8 +165,8 @@ class Sender(Handler):
         try:
             found = await own.open(call.caller)
         except (Unobtainable, StoreError) as error:
-            log.warning("link %s: no token for %s: %s", link.segment, call.caller.principal.name, error)
-            call.on_failed(unauthorised(link.segment), Outcome.REFUSED)
+            log.warning("link %s: no token for %s: %s", link.name, call.caller.principal.name, error)
+            call.on_failed(unauthorised(link.name), Outcome.REFUSED)
             return
         except RoomFull as full:
             call.on_failed(own_links_full(full.most), Outcome.REFUSED)
@@ -174,7 +174,7 @@ class Sender(Handler):
         if call.done:
             return
         if isinstance(found, Consent):
-            self.ask_consent(call, link.segment, found)
+            self.ask_consent(call, link.name, found)
             return
         verdict = self.guard.admit(call, found)
         link.booked -= 1

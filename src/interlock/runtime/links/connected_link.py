@@ -360,7 +360,7 @@ class ConnectedLink(Link):
         self.stray += 1
         self._count_unasked()
         if self.stray == 1:
-            log.info("link %s: an answer to no request, id %.40s; more are counted", self.segment, response.id)
+            log.info("link %s: an answer to no request, id %.40s; more are counted", self.name, response.id)
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
         self._count_unasked()
@@ -504,7 +504,7 @@ class ConnectedLink(Link):
             pending.on_failed(result_too_large(found.limit), Outcome.ERROR)
         elif found.kind is MessageKind.REQUEST:
             self.respond(found.id, b'"error":' + error_body(message_too_large(found.limit)))
-        log.warning("link %s: a message over %d bytes was left out (%s)", self.segment, found.limit, found.kind.value)
+        log.warning("link %s: a message over %d bytes was left out (%s)", self.name, found.limit, found.kind.value)
         if found.kind is MessageKind.UNKNOWN and self.noise.count_garbage():
             self.on_pipe_lost(f"it sent more than {self.noise.garbage_max} messages that are not JSON-RPC")
 
@@ -559,7 +559,7 @@ class ConnectedLink(Link):
     def _note_unsent(self, what: Undelivered) -> None:
         """An answer, a cancellation or a notice of ours did not arrive; no call waits for it, so it is logged."""
         if self.unsent == self._unsent_told:
-            log.warning("link %s: a message was not delivered: %s; more are counted", self.segment, what.detail)
+            log.warning("link %s: a message was not delivered: %s; more are counted", self.name, what.detail)
         self.unsent += 1
 
     def on_host_denied(self, denied: DeniedHost) -> None:
@@ -573,7 +573,7 @@ class ConnectedLink(Link):
             return
         for call in self.in_flight.values():
             if isinstance(call, Call):
-                call.sink = add_note(call.sink, _SOMETHING_DENIED.format(self.segment))
+                call.sink = add_note(call.sink, _SOMETHING_DENIED.format(self.name))
 
     def on_pipe_lost(self, reason: str) -> None:
         self.events.on_pipe_lost(self, reason)

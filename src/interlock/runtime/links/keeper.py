@@ -32,6 +32,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.process.stderr import StderrRing
+from interlock.protocol.drivers.server_name import settings_place
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import (
     DISCOVER,
@@ -161,7 +162,7 @@ class Keeper(PassedOnEvents):
         try:
             await asyncio.wait_for(self._hang_up("the node is stopping"), STOP_S)
         except TimeoutError:
-            log.warning("link %s: did not stop within %g s", self.link.segment, STOP_S)
+            log.warning("link %s: did not stop within %g s", self.link.name, STOP_S)
         if self.holder is not None:
             self.holder.unsubscribe(self._on_credential)
             if self.closes_holder:
@@ -270,7 +271,7 @@ class Keeper(PassedOnEvents):
         self.regreet()
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
-        log.warning("link %s: %s", link.segment, what.detail)
+        log.warning("link %s: %s", link.name, what.detail)
         self.refused(what)
 
     def on_unreachable(self, link: ConnectedLink) -> None:
@@ -309,7 +310,7 @@ class Keeper(PassedOnEvents):
                     retry_s = UNAUTHORISED_RETRY_S
             except Exception:
                 ref = secrets.token_hex(6)
-                log.exception("link %s: internal error %s", self.link.segment, ref)
+                log.exception("link %s: internal error %s", self.link.name, ref)
                 reason = f"internal error {ref}"
                 self.failure = ConnectFailed(reason)
             self._usable.clear()
@@ -337,7 +338,7 @@ class Keeper(PassedOnEvents):
 
     def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
         again = f"next attempt in {wait_s:.1f} s" if isfinite(wait_s) else "it is not tried again"
-        log.warning("link %s: %s; %s", self.link.segment, reason, again)
+        log.warning("link %s: %s; %s", self.link.name, reason, again)
         if unauthorised:
             self.link.stand(LinkState.UNAUTHORISED, reason)
         elif self.listing is not None:
@@ -359,7 +360,7 @@ class Keeper(PassedOnEvents):
     async def _another_credential(self, what: Undelivered, began: float) -> Denied | None:
         """None when it is worth greeting the server again, with another one."""
         if self.holder is None:
-            reason = f"{what.detail}; check its headers in [servers.{self.link.segment}]"
+            reason = f"{what.detail}; check its headers in {settings_place(self.link.segment)}"
             return Denied(reason=reason, retry_s=UNAUTHORISED_RETRY_S)
         if self._renewals >= RENEWALS_MAX:
             self._renewals = 0

@@ -25,6 +25,7 @@ from msgspec import Raw
 
 from interlock.config.plan import ToolClass
 from interlock.protocol.ax.hop_metadata import ADOPTED, Offer
+from interlock.protocol.drivers.server_name import server_name
 from interlock.protocol.mcp.eras import Era
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import RETRY_AFTER_MS, LinkState, Outlook, Standing
@@ -113,6 +114,11 @@ class Link:
         self.own_of_legacy: Own | None = None  # the same, of legacy clients at a modern server that may speak their era
         self.shared: Link | None = None  # of a client's own link: the one that the catalog shows
         self._clock = clock
+
+    @property
+    def name(self) -> str:
+        """What people call it: the segment, without the version of a driver."""
+        return server_name(self.segment)
 
     def send(self, admitted: Admitted[Call]) -> None:
         raise NotImplementedError

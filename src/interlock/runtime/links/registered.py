@@ -371,7 +371,7 @@ class RegisteredKeeper(Keeper):
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         """The node has no credential for a subserver: it is the subserver that shows one."""
-        log.warning("link %s: %s", link.segment, what.detail)
+        log.warning("link %s: %s", link.name, what.detail)
 
     async def answers(self, within_s: float) -> bool:
         """Whether it answers anything at all, an error included."""

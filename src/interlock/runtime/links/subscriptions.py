@@ -164,7 +164,7 @@ class Subscriptions:
             return
         for uri in listener.uris - honoured:
             if not self._tell(uri, Fault(INVALID_PARAMS, "the server does not tell of changes of this resource")):
-                log.warning("link %s: it no longer tells of changes of %s", self._link.segment, uri[:200])
+                log.warning("link %s: it no longer tells of changes of %s", self._link.name, uri[:200])
         for uri in listener.uris & honoured:
             self._tell(uri, None)
         self._accept(listener)
@@ -188,7 +188,7 @@ class Subscriptions:
         if self._next is not None or self._current is not None or not self._open:
             return
         if refused:
-            log.warning("link %s: it refuses subscriptions/listen; its changes are not heard", self._link.segment)
+            log.warning("link %s: it refuses subscriptions/listen; its changes are not heard", self._link.name)
         else:
             asyncio.get_running_loop().call_later(LISTEN_AGAIN_S, self._listen_if_idle)
 

@@ -48,13 +48,13 @@ class Renewal:
     def _give_up(self) -> None:
         held, self._held = self._held, {}
         for call in held:
-            call.on_failed(unauthorised(self._link.segment), Outcome.ERROR)
+            call.on_failed(unauthorised(self._link.name), Outcome.ERROR)
 
     async def _run(self, what: Undelivered) -> None:
         try:
             await self._settle_all(what)
         except Exception:
-            log.exception("link %s: its credential could not be renewed", self._link.segment)
+            log.exception("link %s: its credential could not be renewed", self._link.name)
         finally:
             refused, self._link.refused = self._link.refused, []
             self._held.update((call, None) for call, _ in refused)
@@ -95,17 +95,17 @@ class Renewal:
                 pass
             else:
                 if not call.done:
-                    call.handler.ask_consent(call, self._link.segment, consent)
+                    call.handler.ask_consent(call, self._link.name, consent)
                 return
-        call.on_failed(unauthorised(self._link.segment, lasting=denied.standing), Outcome.ERROR)
+        call.on_failed(unauthorised(self._link.name, lasting=denied.standing), Outcome.ERROR)
 
 
-def unauthorised(segment: str, *, lasting: bool = True) -> Fault:
+def unauthorised(name: str, *, lasting: bool = True) -> Fault:
     """What a client hears. Why exactly is for the operator: it may name hosts."""
     data = {
         "reason": "unauthorised" if lasting else "insufficient_scope",
         "outcome": "not_sent",
-        "next": f"an operator looks at it: interlock status {segment}",
+        "next": f"an operator looks at it: interlock status {name}",
         "mcpax_code": -32002,
     }
     return Fault(TOOL_DEGRADED, "tool_degraded", data)

@@ -56,7 +56,7 @@ class NodeLinkEvents(LinkEvents):
 
     def on_standing(self, link: Link) -> None:
         because = f" ({link.standing.reason})" if link.standing.reason else ""
-        log.info("link %s: %s%s", link.segment, link.standing.state.value, because)
+        log.info("link %s: %s%s", link.name, link.standing.state.value, because)
         if link.standing.state in AWAY and self._keeps_degraded:
             self._catalog.degrade(link)
         if link.standing.state is LinkState.READY:
@@ -101,7 +101,7 @@ def _roots_line(at: float, link: ConnectedLink, caller: Caller, held: HeldRoots)
             "who": caller.principal.name,
             "via": str(caller.via),
             "method": ROOTS_LIST,
-            "tool": link.segment,
+            "tool": link.name,
             "args_sha256": None,
             "verdict": "admitted" if held.passed else "refused",
             "outcome": "refused" if held.withheld else "ok",

@@ -1,6 +1,7 @@
 """A person's consent to a token towards a server: the page they are sent to, and their return from it."""
 
 from interlock.operator_api.links import Consent
+from interlock.protocol.drivers.server_name import server_name
 from interlock.runtime.audience import Audience
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.operator_errors import Refused
@@ -54,6 +55,8 @@ class ConsentOperations:
         holder = pending.requester
         who = holder.principal or "operator"
         at = self._clock.wall()
-        self._recorder.add((at, who, "oauth", "oauth/consent", holder.segment, None, "admitted", "ok", 0.0, None))
+        self._recorder.add(
+            (at, who, "oauth", "oauth/consent", server_name(holder.segment), None, "admitted", "ok", 0.0, None)
+        )
         if holder.principal:
             self._audience.page_visited(holder.principal, pending.consent.id)

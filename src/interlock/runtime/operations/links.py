@@ -1,5 +1,6 @@
 """The links of a node: what an operator sees of each, and the few commands."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -22,6 +23,7 @@ from interlock.operator_api.links import (
 from interlock.operator_api.links import (
     Link as LinkView,
 )
+from interlock.protocol.drivers.server_name import server_name
 from interlock.runtime.ax.children import ChildSupervisor
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.clock import rfc3339
@@ -65,15 +67,16 @@ class LinkOperations:
             if segment not in self._keepers
         ]
         shown = [keeper for keeper in self._keepers.values() if keeper.link.shared is None]
-        return Links(links=(*(self._link(keeper) for keeper in shown), *waiting))
+        names = shown_names(self._keepers)
+        return Links(links=(*(self._link(keeper, names) for keeper in shown), *waiting))
 
     def get(self, segment: str) -> LinkView:
-        return self._link(find_keeper(self._keepers, segment))
+        return self._link(find_keeper(self._keepers, segment), shown_names(self._keepers))
 
     def logs(self, segment: str, lines: int) -> LinkLog:
-        kept = find_keeper(self._keepers, segment).stderr.tail(lines)
-        lines_kept = tuple(LogLine(at=rfc3339(line.at), text=line.text) for line in kept)
-        return LinkLog(segment=segment, lines=lines_kept)
+        keeper = find_keeper(self._keepers, segment)
+        lines_kept = tuple(LogLine(at=rfc3339(line.at), text=line.text) for line in keeper.stderr.tail(lines))
+        return LinkLog(segment=self._shown_name(keeper), lines=lines_kept)
 
     async def restart(self, segment: str) -> RestartedLink:
         """What dialled in can only be sent away: whether it returns is its own matter."""
@@ -82,7 +85,7 @@ class LinkOperations:
         await keeper.restart()
         has_dialled_in = isinstance(keeper.link, RegisteredLink) and keeper.link.transport == "websocket"
         return RestartedLink(
-            segment=segment,
+            segment=self._shown_name(keeper),
             state=keeper.link.standing.state.value,
             disconnected=was in USABLE if has_dialled_in else UNSET,
         )
@@ -93,7 +96,10 @@ class LinkOperations:
             raise NotFound("owner", segment, [record.segment for record in await registrar.owners.all()], few=True)
         return ReleasedSegment(segment=segment, held=registrar.engine.maybe_standing(segment) is not None)
 
-    def _link(self, keeper: Keeper) -> LinkView:
+    def _shown_name(self, keeper: Keeper) -> str:
+        return shown_names(self._keepers)[keeper.link.segment]
+
+    def _link(self, keeper: Keeper, names: Mapping[str, str]) -> LinkView:
         link = keeper.link
         own = [one for one in self._keepers.values() if isinstance(one, OwnKeeper) and one.link.shared is link]
         links = [link, *(one.link for one in own)]
@@ -102,7 +108,8 @@ class LinkOperations:
         items = next((s for s in namespace.link_items if s.link is link), None)
         withheld = namespace.withheld(link)
         return LinkView(
-            segment=link.segment,
+            segment=names[link.segment],
+            driver=link.segment if "@" in link.segment else None,
             kind=link.kind,
             transport=link.transport,
             era=facts.era.value if facts else None,
@@ -144,7 +151,7 @@ class LinkOperations:
     def _own_link(self, keeper: OwnKeeper) -> OwnLink:
         link = keeper.link
         return OwnLink(
-            segment=link.segment,
+            segment=link.name,
             principal=link.owner or "",
             per="session" if link.client is not None else "principal",
             state=link.standing.state.value,
@@ -184,14 +191,27 @@ class LinkOperations:
 
 
 def find_keeper(keepers: Keepers, segment: str) -> Keeper:
-    """Raises NotFound."""
+    """The keeper of a link, by its segment or name; of a driver's also by the driver's id. Raises NotFound."""
     keeper = keepers.get(segment)
     if keeper is None:
-        majors = [known for known in keepers if known.partition("@")[0] == segment and "+" not in known]
-        keeper = keepers[majors[0]] if len(majors) == 1 else None  # a driver by its id alone
+        ways = [known for known in keepers if segment in _names_of(known)]
+        keeper = keepers[ways[0]] if len(ways) == 1 else None
     if keeper is None:
-        raise NotFound("link", segment, keepers, few=True)
+        raise NotFound("link", segment, shown_names(keepers).values(), few=True)
     return keeper
+
+
+def shown_names(keepers: Keepers) -> dict[str, str]:
+    """Segment -> what people are shown. Where two links would have one name, as two versions of a driver, each is shown
+    by its segment."""
+    names = {segment: server_name(segment) for segment in keepers}
+    taken = Counter(names.values())
+    return {segment: name if taken[name] == 1 else segment for segment, name in names.items()}
+
+
+def _names_of(segment: str) -> tuple[str, ...]:
+    driver_id, _, rest = segment.partition("@")
+    return (server_name(segment), *(() if "+" in rest else (driver_id,)))
 
 
 def masked_session(session_id: str) -> str:

@@ -7,7 +7,7 @@ from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.credentials.service import BadSecretName, CredentialService, referenced_secrets
 from interlock.runtime.drivers.registry.service import Drivers
 from interlock.runtime.links.server_link import ServerLink
-from interlock.runtime.operations.links import Keepers
+from interlock.runtime.operations.links import Keepers, shown_names
 from interlock.runtime.own_links.pool import OwnLinks
 from interlock.store.sqlite.secrets import Kind
 
@@ -73,4 +73,6 @@ class SecretOperations:
         ]
         for keeper in users:
             await keeper.restart()
-        return (*(keeper.link.segment for keeper in users), *self._drivers.on_secret(slug))
+        restarted = (*(keeper.link.segment for keeper in users), *self._drivers.on_secret(slug))
+        names = shown_names(self._keepers)
+        return tuple(names.get(segment, segment) for segment in restarted)

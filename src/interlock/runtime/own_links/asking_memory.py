@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from interlock.protocol.drivers.server_name import server_name
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.store.ports import KeyValue
@@ -57,4 +58,4 @@ class AskingMemory:
         try:
             await self._kv.put(BUCKET, segment, msgspec.json.encode(known), self._clock.wall())
         except Exception as error:
-            log.warning("what %s asks for could not be remembered: %s", segment, error)
+            log.warning("what %s asks for could not be remembered: %s", server_name(segment), error)

@@ -68,5 +68,5 @@ class AutoSharing:
         self._memory.add(link.segment, facts.name, capability)
         own = self.maybe_own(link, facts)
         if own is not None and link.own is None:
-            log.info("link %s: %s; sessions get links of their own from now on", link.segment, self._own.reason)
+            log.info("link %s: %s; sessions get links of their own from now on", link.name, self._own.reason)
         return own

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from interlock.protocol.drivers.server_name import server_name
+
 
 class DeniedHost(msgspec.Struct, frozen=True, kw_only=True):
     host: str
@@ -23,8 +25,7 @@ class DeniedHost(msgspec.Struct, frozen=True, kw_only=True):
 def remedy(segment: str, entries: Sequence[str], host: str) -> str:
     """How an operator permits the host beside `entries`. Links of drivers are called ID@MAJOR, with +TENANT."""
     segment, _, _ = segment.partition("+")
-    driver, is_driver, _ = segment.partition("@")
-    if is_driver:
-        return f"allow with: interlock drivers allow {driver} {host}"
+    if "@" in segment:
+        return f"allow with: interlock drivers allow {server_name(segment)} {host}"
     listed = ", ".join(f'"{each}"' for each in (*entries, host))
     return f"allow with: egress = [{listed}] in [servers.{segment}] of interlock.toml"

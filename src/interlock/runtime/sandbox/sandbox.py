@@ -25,6 +25,7 @@ from interlock.process.child import Child
 from interlock.process.launch import child_environment, program
 from interlock.process.netns import NamespaceClosed, Place, listen_inside
 from interlock.process.stderr import StderrRing
+from interlock.protocol.drivers.server_name import server_name
 from interlock.protocol.net.egress import direct_ports
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Entry
@@ -153,8 +154,9 @@ class Sandboxes:
         def record_denied(denied: DeniedHost) -> None:
             text = denied.text
             stderr.feed(f"interlock: {text}\n".encode())
-            who = f"server:{segment}"
-            self._record((self._clock.wall(), who, "egress", "egress", segment, None, "refused", "refused", 0.0, text))
+            name = server_name(segment)
+            who = f"server:{name}"
+            self._record((self._clock.wall(), who, "egress", "egress", name, None, "refused", "refused", 0.0, text))
 
         def on_closed() -> None:
             self._living[home] -= 1
@@ -361,7 +363,7 @@ class Sandbox:
             if not any(descendants(self._pid)):
                 return
             if not entries:
-                log.warning("link %s: what it tries to reach cannot be told (%s)", self._segment, failed)
+                log.warning("link %s: what it tries to reach cannot be told (%s)", server_name(self._segment), failed)
                 return
             why = str(failed) + self.remark
             raise SandboxFailed(
@@ -377,7 +379,7 @@ class Sandbox:
             self._tell_denied(denied)
         if (host, port) in self._denied or len(self._denied) > DENIED_HOSTS_MAX:
             return
-        log.warning("link %s: egress_denied: %s: %s", self._segment, denied.place, why)
+        log.warning("link %s: egress_denied: %s: %s", server_name(self._segment), denied.place, why)
         self._denied[host, port] = denied
         if len(self._denied) > DENIED_HOSTS_MAX:
             denied = msgspec.structs.replace(denied, why=f"{why}; further hosts are not written down")
@@ -393,10 +395,8 @@ def _check_programs(view: View, others: Iterable[ServerPlan]) -> None:
     """Raises SandboxFailed."""
     for each in server_programs(others):
         if view.is_written(each.path):  # AIP-security-5
-            raise SandboxFailed(
-                "sandbox_invalid",
-                f"what it may write covers {each.path}, a program of {each.segment}; name folders beside it",
-            )
+            whose = f"{each.path}, a program of {server_name(each.segment)}"
+            raise SandboxFailed("sandbox_invalid", f"what it may write covers {whose}; name folders beside it")
 
 
 class _BubblewrapInfo(msgspec.Struct, frozen=True):

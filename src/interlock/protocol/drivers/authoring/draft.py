@@ -15,11 +15,11 @@ import msgspec
 from interlock.protocol.ax.capability import ToolClass
 from interlock.protocol.ax.names import normalise
 from interlock.protocol.drivers.binding.effects import effects_of
-from interlock.protocol.drivers.binding.listed_tool import exposed_segment
 from interlock.protocol.drivers.files.contract import TOOL_FILE, read_contract
 from interlock.protocol.drivers.files.driver import DRIVER_FILE, read_driver
 from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.model import Contract, Driver, Problem
+from interlock.protocol.drivers.server_name import exposed_segment
 from interlock.protocol.jsontext.pointer import quoted
 from interlock.protocol.schemas.dialects import to_2020_12
 

@@ -21,7 +21,6 @@ from interlock.protocol.jsontext.pointer import quoted
 CONTRACT_KEY: Final = "dev.interlock/contract"  # AIP-tools-16
 NO_CONTRACT: Final = "none"  # AIP-tools-16
 UNDOTTED_SEGMENT: Final = "tools"  # of contracts whose id names no other; AIP-tools-15
-DRIVER_SUFFIX: Final = "-mcp"
 
 _OWN_PREFIXES: Final = ("x-mcpax-", "dev.interlock/")
 RISK_IRREVERSIBLE: Final = 3
@@ -130,11 +129,6 @@ def asks(contract: Contract) -> bool:
     if contract.approval == "on-mutate":  # AIP-14.rules-1
         return bool(contract.mutates)
     return contract.approval not in _DECIDED_BY_CLASS  # AIP-14.rules-1
-
-
-def exposed_segment(driver_id: str) -> str:
-    """Where the tools of a driver stand that no contract binds."""
-    return normalise(driver_id.removesuffix(DRIVER_SUFFIX) or driver_id)
 
 
 def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:

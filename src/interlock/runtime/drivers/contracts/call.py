@@ -18,6 +18,7 @@ from interlock.protocol.drivers.binding import request_state as round_state
 from interlock.protocol.drivers.binding.call_result import error_result, value_result, with_structured
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.selection.resolver import SelectionChoice
+from interlock.protocol.drivers.server_name import server_name
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     INTERNAL_ERROR,
@@ -226,7 +227,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self._go_on_unsent(_GONE)
 
     def on_lease_failed(self, provider: Provider, error: DriverError) -> None:
-        log.info("%s: driver %s cannot take a call: %s %s", self.target, provider.driver.key, error.code, error.message)
+        log.info("%s: %s cannot take a call: %s %s", self.target, provider.driver.segment, error.code, error.message)
         self._go_on_unsent(error)
 
     def _go_on_unsent(self, error: DriverError) -> None:
@@ -427,7 +428,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         super().on_failed(unreachable(self._log_ref(error)), Outcome.LOST)
 
     def _log_ref(self, error: DriverError) -> str:
-        return self.log_failure(self.choices[self.at].candidate.key if self.choices else "no driver", error)
+        return self.log_failure(
+            server_name(self.choices[self.at].candidate.key) if self.choices else "no driver", error
+        )
 
     def _record_invocation(self, code: str | None) -> None:
         """Record one row for each time the call was sent to a server."""

@@ -25,6 +25,7 @@ from interlock.protocol.drivers.selection.resolver import (
     resolve,
     resolved_row,
 )
+from interlock.protocol.drivers.server_name import server_name
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arguments
 from interlock.protocol.mcp.items import maybe_value
@@ -230,11 +231,11 @@ class CompiledContract:
         """A view for an operator: who would serve a call without optional inputs, and why."""
         resolution = self.decide({}, None, clock).resolution
         if resolution.chosen is None:
-            why = [f"{each.driver}: {each.reason}" for each in resolution.rejected]
+            why = [f"{server_name(each.driver)}: {each.reason}" for each in resolution.rejected]
             code = resolution.error.code if resolution.error is not None else "no_route"
             return Outlook(False, f"{code}; {'; '.join(why)}" if why else code, self.timeout_s)
         others = len(resolution.ranked) - 1
-        reason = f"{resolution.chosen.key} would serve it ({resolution.decided_by})"
+        reason = f"{server_name(resolution.chosen.key)} would serve it ({resolution.decided_by})"
         return Outlook(True, reason + (f", {others} more could" if others else ""), self.timeout_s)
 
     # Sending

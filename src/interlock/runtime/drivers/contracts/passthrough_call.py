@@ -66,7 +66,7 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
 
     def fail(self, error: DriverError) -> None:
         """A tool's result says so; a prompt or a resource has none that could: a JSON-RPC error."""
-        ref = self.log_failure(self.provider.driver.key, error)
+        ref = self.log_failure(self.provider.driver.segment, error)
         if error.retryable and error.code in UNREACHABLE:
             self.on_failed(unreachable(ref), Outcome.LOST)
         elif self.method == TOOLS_CALL:

@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.drivers.binding import resource_refs as refs
-from interlock.protocol.drivers.binding.listed_tool import exposed_item, exposed_segment
+from interlock.protocol.drivers.binding.listed_tool import exposed_item
 from interlock.protocol.drivers.model import Driver, Problem, Prompt
+from interlock.protocol.drivers.server_name import exposed_segment
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.items import Item
 from interlock.runtime.drivers.interfaces import Provider

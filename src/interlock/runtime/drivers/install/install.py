@@ -179,7 +179,7 @@ class _Installation:
         try:
             installed = await self._finish(await self._methods.again(lock, options))
         except MethodFailed as error:
-            reason = f"what was recorded cannot be run: {error}; run `interlock drivers update {self._driver.id}`"
+            reason = f"what was recorded cannot be run: {error}; run `interlock drivers update {self._driver.segment}`"
             return InstallFailed(
                 code=error.code, attempts=(Attempt(method=lock.method, reason=reason, output=error.output),)
             )

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from interlock.protocol.drivers.server_name import server_name
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.drivers.install.outcome import Locked
 from interlock.store.ports import Damaged, KeyValue
@@ -26,7 +27,7 @@ class Locks:
         except msgspec.DecodeError as error:
             raise Damaged(
                 f"what is recorded of the installation of {key} cannot be read; "
-                f"run `interlock drivers update {key.partition('@')[0]}`"
+                f"run `interlock drivers update {server_name(key)}`"
             ) from error
 
     async def put(self, key: str, lock: Locked) -> None:

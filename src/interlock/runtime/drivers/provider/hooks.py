@@ -98,7 +98,7 @@ class DriverHooks:
         return made
 
     def _internal(self, bound: Bound, hook: str, why: str) -> DriverError:
-        log.warning("driver %s: %s for %s: %s", self._driver.key, hook, bound.contract.id, why)
+        log.warning("driver %s: %s for %s: %s", self._driver.segment, hook, bound.contract.id, why)
         cause = {"driver": self._driver.key, "hook": hook, "reason": why}
         # AIP-define-2, AIP-define-5
         return DriverError(code="internal", message="a hook of this tool's driver failed", cause=cause)

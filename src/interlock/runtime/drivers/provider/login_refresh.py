@@ -55,7 +55,7 @@ class LoginRefresh:
             reason = await self._refresh_result()
             self._at = self._clock.now()
             if reason is not None:
-                log.warning("driver %s: its login could not be refreshed: %s", self._driver.key, reason)
+                log.warning("driver %s: its login could not be refreshed: %s", self._driver.segment, reason)
 
     async def _refresh_result(self) -> str | None:
         refresh, driver = self._refresh, self._driver

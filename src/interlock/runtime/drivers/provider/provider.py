@@ -162,7 +162,7 @@ class DriverProvider:
         try:
             await remove_leftover_containers(installed.command, self._environment.connector_parts.reaper)
         except ContainerRefused as refused:
-            log.warning("driver %s: its containers cannot be looked for: %s", self.driver.key, refused)
+            log.warning("driver %s: its containers cannot be looked for: %s", self.driver.segment, refused)
 
     async def _begin(self) -> None:
         try:
@@ -186,7 +186,7 @@ class DriverProvider:
             snapshot = await self._snapshots.maybe(self._about()) if is_lazy else None
             expired = await self._logins.load(None)
         except Exception as error:
-            log.exception("driver %s cannot be registered", self.driver.key)
+            log.exception("driver %s cannot be registered", self.driver.segment)
             words = str(error) if isinstance(error, StoreError | OSError) else "internal error; the log says more"
             self._stand(DriverState.UNAVAILABLE, "internal", words)
             self.settled.set()
@@ -386,7 +386,7 @@ class DriverProvider:
         if who is None:
             self._health_failure = None
             self._unauth("auth_required", reason)
-        log.warning("driver %s: %s", self.driver.key, reason)
+        log.warning("driver %s: %s", self.driver.segment, reason)
         instance = self._instances.maybe(who)
         if instance is not None:
             self._begin_task(self._end_when_free(self._instances, instance))
@@ -434,7 +434,7 @@ class DriverProvider:
             self.state, self.code, self.reason = state, code, reason
             if self._on_step is not None:
                 self._on_step(state, reason)
-            log.info("driver %s: %s%s", self.driver.key, state.value, f" ({reason})" if reason else "")
+            log.info("driver %s: %s%s", self.driver.segment, state.value, f" ({reason})" if reason else "")
 
     def _tell(self) -> None:
         if self._on_changed is not None:

@@ -17,6 +17,7 @@ from interlock.protocol.drivers.binding.call_result import ERROR_KEY
 from interlock.protocol.drivers.binding.listed_tool import qualified_name
 from interlock.protocol.drivers.binding.request_state import pin
 from interlock.protocol.drivers.model import Contract, ContractExample
+from interlock.protocol.drivers.server_name import server_name
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.jsontext.pointer import pointer_step
 from interlock.protocol.mcp.meta import stamp_modern
@@ -90,7 +91,7 @@ class ExampleRunner:
     async def _one(self, key: str, contract: Contract, example: ContractExample, by: str) -> ExampleVerdict:
         name = self._listed_name(contract)
         if name is None:
-            return _failure(f"the contract is not offered: interlock drivers show {key} says why")
+            return _failure(f"the contract is not offered: interlock drivers show {server_name(key)} says why")
         principal = Principal(by if by == "local" else f"operator:{by.removeprefix('operator:')}", "admin")
         caller = self._modern.caller(principal, "operator", None, "qualified")
         meta: dict[str, Raw] = {}

@@ -31,6 +31,7 @@ from interlock.operator_api.drivers import (
 from interlock.protocol.drivers.binding.listed_tool import qualified_name
 from interlock.protocol.drivers.files.driver_checks import is_egress
 from interlock.protocol.drivers.model import Contract, Problem
+from interlock.protocol.drivers.server_name import server_name
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.drivers.install.install import remove_packages
@@ -99,7 +100,10 @@ class DriverService:
         )
 
     async def get(self, name: str) -> DriverDetail | ServedContract:
-        """A driver, by its id, id@major or folder, and what changed since it was accepted. Raises NotFound, Refused."""
+        """A driver, by its server's name, its id, id@major or folder, and what changed since it was accepted.
+
+        Raises NotFound, Refused.
+        """
         await self.registry.current()
         served = self._maybe_contract(name)
         if served is not None:
@@ -141,9 +145,9 @@ class DriverService:
     def _trustable(self, name: str, digest: str) -> Declared:
         one = self._find(name)
         if one.driver is None or one.state is DriverState.REJECTED:
-            raise Refused("rejected", f"{one.id} cannot be used: {one.reason}", {"driver": one.key})
+            raise Refused("rejected", f"{one.segment} cannot be used: {one.reason}", {"driver": one.key})
         if one.digest != digest:
-            raise Refused("changed", f"the files of {one.id} changed since they were shown", {"driver": one.key})
+            raise Refused("changed", f"the files of {one.segment} changed since they were shown", {"driver": one.key})
         return one
 
     async def _trust(self, one: Declared, by: str) -> DriverSummary:
@@ -181,7 +185,7 @@ class DriverService:
         await self.registry.refresh()
         one = self._find(name)
         if one.driver is None:
-            raise Refused("rejected", f"{one.id} cannot be used: {one.reason}", {"driver": one.key})
+            raise Refused("rejected", f"{one.segment} cannot be used: {one.reason}", {"driver": one.key})
         host = host.lower()
         if not is_egress(host):
             raise Refused(
@@ -192,7 +196,7 @@ class DriverService:
             raise NotFound("host", host, before, few=True)
         after = tuple(each for each in before if each != host) + (() if revoke else (host,))
         if len(after) > HOSTS_MAX:
-            raise Refused("too_many_hosts", f"{one.id} has {HOSTS_MAX} hosts; allow * or a wider suffix instead")
+            raise Refused("too_many_hosts", f"{one.segment} has {HOSTS_MAX} hosts; allow * or a wider suffix instead")
         await self._record(self._line("revoke" if revoke else "allow", one.key, by, {"host": host}))
         await self.registry.memory.allow(one.id, after)
         await self.registry.refresh()
@@ -247,13 +251,13 @@ class DriverService:
         one = self._find(name)
         if one.key not in self.registry.providers:
             state, reason = self.registry.state_of(one)
-            said = f"{one.id} is {state}" + (f": {reason}" if reason else "")
+            said = f"{one.segment} is {state}" + (f": {reason}" if reason else "")
             raise Refused("not_running", said, {"driver": one.key})
         return one
 
     def _maybe_contract(self, name: str) -> ServedContract | None:
         """The contract of that name, where no driver has it."""
-        if any(name in (one.key, one.id, one.folder.name) for one in self.registry.declaration.drivers):
+        if any(name in (one.key, one.id, one.folder.name, one.segment) for one in self.registry.declaration.drivers):
             return None
         served = self._explain(name) if self._explain is not None else None
         bound = [
@@ -280,20 +284,21 @@ class DriverService:
 
     def _find(self, name: str) -> Declared:
         drivers = self.registry.declaration.drivers
-        called = [(one.key, one.id, one.folder.name) for one in drivers]
-        for way in range(3):
+        called = [(one.key, one.id, one.folder.name, one.segment) for one in drivers]
+        for way in range(4):
             found = [one for one, names in zip(drivers, called, strict=True) if names[way] == name]
             if len(found) == 1:
                 return found[0]
             if found:
                 keys = [str(one.folder) if one.state is DriverState.REJECTED else one.key for one in found]
                 raise Refused("ambiguous", f"{name} is {' and '.join(keys)}", {"drivers": keys})
-        raise NotFound("driver", name, [one.id for one in drivers], few=True)
+        raise NotFound("driver", name, [one.segment for one in drivers], few=True)
 
     def _summary(self, one: Declared) -> DriverSummary:
         state, reason = self.registry.state_of(one)
         driver = one.driver
         return DriverSummary(
+            segment=one.segment,
             id=one.id,
             key=one.key,
             version=driver.version if driver is not None else None,
@@ -338,7 +343,8 @@ class DriverService:
                 "who": by,
                 "via": "operator",
                 "method": f"drivers/{method}",
-                "tool": key,
+                "tool": server_name(key),
+                "driver": key,
                 "args_sha256": None,
                 "verdict": "decided",
                 "outcome": "decided",

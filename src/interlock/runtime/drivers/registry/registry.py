@@ -270,18 +270,18 @@ def _log_changes(old: Declaration, new: Declaration) -> None:
     now = {(one.key, one.folder): one for one in new.drivers}
     for (key, _), one in before.items():
         if (key, one.folder) not in now:
-            log.info("driver %s is gone", key)
+            log.info("driver %s is gone", one.segment)
     for (key, folder), one in now.items():
         was = before.get((key, folder))
         if was is not None and (was.digest, was.trusted, was.state) == (one.digest, one.trusted, one.state):
             continue
         if was is not None and was.digest != one.digest:
             names = sorted(changed_keys(one.covered, was.covered))
-            log.info("driver %s changed: %s", key, ", ".join(names[:10]))
+            log.info("driver %s changed: %s", one.segment, ", ".join(names[:10]))
         if one.reason is not None:
-            log.warning("driver %s cannot be used: %s", key, one.reason)
+            log.warning("driver %s cannot be used: %s", one.segment, one.reason)
         elif not one.trusted:
-            log.warning("driver %s is not trusted yet: interlock drivers trust %s shows it", key, one.id)
+            log.warning("driver %s is not trusted yet: interlock drivers trust %s shows it", one.segment, one.segment)
         for problem in one.problems:
             if problem.severity == "warning":
-                log.warning("driver %s: %s", key, problem)
+                log.warning("driver %s: %s", one.segment, problem)

@@ -59,7 +59,7 @@ class TrustRequests:
                     try:
                         await self._raise(tool, one)
                     except Refused as error:  # it changes at this moment: asked about when it is looked at next
-                        log.info("driver %s cannot be put into the inbox: %s", one.key, error)
+                        log.info("driver %s cannot be put into the inbox: %s", one.segment, error)
                         continue
                     waiting += 1
         except (StoreError, Refused) as error:
@@ -69,7 +69,9 @@ class TrustRequests:
         compared = await self._service.comparison(one)
         encoded = msgspec.json.encode(compared)
         if len(encoded) > SHOWN_BYTES_MAX:
-            log.warning("driver %s is too long for the inbox: interlock drivers trust %s shows it", one.key, one.id)
+            log.warning(
+                "driver %s is too long for the inbox: interlock drivers trust %s shows it", one.segment, one.segment
+            )
             return
         raised = await self._inbox.raise_(
             self._inbox.draft(
@@ -85,7 +87,7 @@ class TrustRequests:
             )
         )
         if isinstance(raised, Fault):
-            log.error("driver %s cannot be put into the inbox: %s", one.key, raised.message)
+            log.error("driver %s cannot be put into the inbox: %s", one.segment, raised.message)
 
     async def look(self) -> None:
         """Raises StoreError."""

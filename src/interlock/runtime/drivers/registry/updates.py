@@ -44,11 +44,11 @@ class UpdateService:
         if new.installed is None or not new.is_up:
             why = new.reason or new.state.value
             raise Refused(
-                "update_failed", f"the newest release of {one.id} does not come up: {why}", {"driver": one.key}
+                "update_failed", f"the newest release of {one.segment} does not come up: {why}", {"driver": one.key}
             )
         after = new.installed.lock
         if after.method in _ELSEWHERE:
-            raise Refused("nothing_to_update", f"{one.id} is not installed from anywhere", {"driver": one.key})
+            raise Refused("nothing_to_update", f"{one.segment} is not installed from anywhere", {"driver": one.key})
         told = () if before is None else difference(before, after)
         is_other = before is None or bool(told)
         candidate = hashlib.sha256(msgspec.json.encode(after)).hexdigest() if is_other else None
@@ -77,7 +77,7 @@ class UpdateService:
         """Raises Refused, StoreError."""
         lock = self._candidates.pop((one.key, candidate), None)
         if lock is None:
-            raise Refused("not_looked_at", f"look at the newest release of {one.id} first", {"driver": one.key})
+            raise Refused("not_looked_at", f"look at the newest release of {one.segment} first", {"driver": one.key})
         await self._locks.put(one.key, lock)
         await self._registry.renew(one.key)
         return SwitchedDriver(id=one.id, key=one.key, to=lock.version)

@@ -94,7 +94,7 @@ def texts_of(one: Declared) -> dict[str, str]:
     folder = read_folder(FoundFolder(root=one.root, path=one.folder, mark=mark_of(one.folder)))
     outside = {name: digest for name, digest in one.files.items() if Path(name).is_absolute()}
     if folder_digest({**folder.digests, **outside, **one.resolved}) != one.digest:
-        raise Refused("changed", f"the files of {one.id} are changing", {"driver": one.key})
+        raise Refused("changed", f"the files of {one.segment} are changing", {"driver": one.key})
     texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()} | dict(one.resolved)
     for name in outside:
         try:

@@ -65,7 +65,7 @@ class Logins:
             kept = msgspec.json.encode(_LoginRecord(reason=reason, secrets=await self._revisions()))
             await self._kv.put(BUCKET, self._key(who), kept, self._vault.clock.wall())
         except StoreError as error:
-            log.warning("the login of %s could not be remembered: %s", self._driver.key, error)
+            log.warning("the login of %s could not be remembered: %s", self._driver.segment, error)
 
     def renew(self, who: str | None) -> bool:
         """Mark the login as valid. Returns whether it was expired."""

@@ -149,10 +149,10 @@ class DriverRevealer(SecretResolver):
             _encode(
                 {
                     "at": at,
-                    "who": f"driver:{driver.key}",
+                    "who": f"driver:{driver.segment}",
                     "via": "drivers",
                     "method": method,
-                    "tool": driver.key,
+                    "tool": driver.segment,
                     "outcome": "ok" if granted_by is not None else ACCESS_DENIED,
                     "slug": slug,
                     "actor": f"driver:{driver.key}",

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from interlock.protocol.drivers.model import Contract, Driver, Places, Problem, Reading, Secret, Secrets
+from interlock.protocol.drivers.server_name import exposed_segment
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.workspace.scan import Root
 
@@ -62,6 +63,11 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> str:
         return self.driver.id if self.driver is not None else self.folder.name
+
+    @property
+    def segment(self) -> str:
+        """The name of its server for people."""
+        return exposed_segment(self.id)
 
     @property
     def is_fit(self) -> bool:

@@ -57,7 +57,7 @@ class StoredDrivers:
             try:
                 await store.open()
                 if needs_no_approver and await store.kv.entries(APPROVERS, clock.wall()):
-                    raise NodeRefused("proof_required", "an approver signs for this at the running node; start it")
+                    raise NodeRefused("proof_required", "an approver signs for this at a running node")
                 memory = Memory(store.kv, clock)
                 await memory.open()
                 registry = Registry(self._plan, memory, this_machine(self._folder / "packages"))
@@ -72,4 +72,5 @@ class StoredDrivers:
             known = f"there is {', '.join(missing.known)}" if missing.known else "interlock drivers list shows them"
             raise Refused("not_found", f"there is no {missing.what} {missing.name}", hint=known) from None
         except NodeRefused as refused:
-            raise Refused(refused.error, refused.message, details=refused.details) from None
+            hint = "interlock serve starts it" if refused.error == "proof_required" else None
+            raise Refused(refused.error, refused.message, hint=hint, details=refused.details) from None

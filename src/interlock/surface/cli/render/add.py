@@ -9,7 +9,6 @@ from interlock.operator_api.drivers import DriverSummary
 from interlock.protocol.ax.capability import ToolClass
 from interlock.protocol.ax.names import normalise
 from interlock.protocol.drivers.authoring.proposal import SUGGESTED, Proposal
-from interlock.protocol.drivers.binding.listed_tool import exposed_segment
 from interlock.protocol.drivers.model import Problem
 from interlock.runtime.drivers.add.flow import WrapResult
 from interlock.surface.cli.render.tool_class import reason
@@ -72,14 +71,17 @@ def show_added(out: Output, done: WrapResult, *, state: DriverSummary | None) ->
         said = f"{count(len(open_), 'tool')} without a class: the first call of each waits for your decision"
         out.line(f"open: {said} (interlock approvals)")
     if state is None:
-        out.line(f"not trusted yet: interlock drivers trust {driver.id}")
+        out.line(f"not trusted yet: interlock drivers trust {driver.segment}")
+    elif not state.trusted:
+        steps = f"start the node with interlock serve, then interlock drivers trust {driver.segment}"
+        out.line(f"{driver.segment} is written, and waits for an approver's signature: {steps}")
     elif state.state == "stopped":
-        out.line(f"{added.key} is trusted and starts with the node: interlock serve")
+        out.line(f"{driver.segment} is trusted and starts with the node: interlock serve")
     else:
-        out.line(f"{added.key} is trusted, and the node has it: {state.state}")
+        out.line(f"{driver.segment} is trusted, and the node has it: {state.state}")
     fresh = next((each.tool_name for each in proposals if each.is_new), None)
-    if state is not None and fresh is not None:
-        out.line(f"try: interlock tools show {exposed_segment(driver.id)}.{normalise(fresh)}")
+    if state is not None and state.trusted and fresh is not None:
+        out.line(f"try: interlock tools show {driver.segment}.{normalise(fresh)}")
 
 
 def _problem_lines(problems: Sequence[Problem]) -> list[str]:
@@ -136,6 +138,6 @@ def _value(done: WrapResult, state: DriverSummary | None) -> dict[str, Any]:
         "problems": [msgspec.to_builtins(each) for each in added.problems],
         "reviews": list(composed.reviews),
         "sandbox": dict(added.sandbox),
-        "trusted": state is not None,
+        "trusted": state is not None and state.trusted,
         "state": state.state if state is not None else "untrusted",
     }

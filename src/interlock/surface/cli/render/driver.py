@@ -8,10 +8,12 @@ from interlock.operator_api.drivers import (
     DriverDetail,
     DriverExamples,
     Drivers,
+    DriverSummary,
     DriverUpdate,
     Problem,
     ServedContract,
 )
+from interlock.protocol.drivers.server_name import exposed_segment, server_name
 from interlock.surface.cli.render.columns import in_columns
 from interlock.surface.cli.render.link import labelled_lines
 from interlock.surface.cli.terminal.text import count, local_time, one_line, printable
@@ -35,10 +37,10 @@ _SEVERITY = {"error": "red", "warning": "yellow", "note": "dim"}
 
 def draw_update(out: "Output", newer: DriverUpdate) -> None:
     if newer.candidate is None:
-        out.line(f"{one_line(newer.key)} is the newest: {one_line(newer.to or 'as installed')}")
+        out.line(f"{one_line(server_name(newer.key))} is the newest: {one_line(newer.to or 'as installed')}")
         return
     width = out.console.width
-    lines = [Text(one_line(newer.key), style="bold")]
+    lines = [Text(one_line(server_name(newer.key)), style="bold")]
     for number, change in enumerate(newer.changes):
         lines += labelled_lines("changes" if number == 0 else "", one_line(change), width)
     for label, names in (("new tools", newer.added), ("tools gone", newer.removed), ("other tools", newer.changed)):
@@ -60,16 +62,16 @@ def draw_contract(out: "Output", one: ServedContract) -> None:
     lines = [head, *labelled_lines("file", one_line(one.file), width)]
     if one.ranked:
         first, *others = one.ranked
-        lines += labelled_lines("served by", one_line(first.driver), width, style="green")
+        lines += labelled_lines("served by", one_line(server_name(first.driver)), width, style="green")
         lines += labelled_lines("because", _BECAUSE.get(one.decided_by, one_line(one.decided_by)), width)
         for number, each in enumerate(others):
             lines += labelled_lines(
-                "else" if number == 0 else "", f"{one_line(each.driver)}, {each.cost_units:g} units", width
+                "else" if number == 0 else "", f"{one_line(server_name(each.driver))}, {each.cost_units:g} units", width
             )
     else:
         lines += labelled_lines("served by", f"no driver: {one_line(one.error or 'no_route')}", width, style="red")
     for other in one.rejected:
-        said = one_line(f"{other.driver} in phase {other.phase}: {other.reason} [{other.code}]")
+        said = one_line(f"{server_name(other.driver)} in phase {other.phase}: {other.reason} [{other.code}]")
         lines += labelled_lines("not", said, width, style="yellow")
     out.draw(*lines)
 
@@ -88,13 +90,14 @@ _OUTCOMES = {"passed": "green", "failed": "red", "held": "magenta", "skipped": "
 
 def draw_examples(out: "Output", run: DriverExamples) -> None:
     if not run.examples:
-        out.remark(f"the contracts of {one_line(run.key)} have no examples")
+        out.remark(f"the contracts of {one_line(server_name(run.key))} have no examples")
         return
     for one in run.examples:
         style = _OUTCOMES.get(one.outcome, "")
         name = one_line(f"{one.contract}: {one.example}")
         out.console.print(
-            Text.assemble((f"{one.outcome:<8}", style), name, (f"  by {one.driver}", "dim")), soft_wrap=True
+            Text.assemble((f"{one.outcome:<8}", style), name, (f"  by {server_name(one.driver)}", "dim")),
+            soft_wrap=True,
         )
         for line in one.difference:
             out.console.print(Text(f"         {one_line(line)}"), soft_wrap=True)
@@ -108,7 +111,7 @@ def draw_list(out: "Output", listed: Drivers) -> None:
     if not listed.drivers and not listed.drafts:
         out.remark("no drivers; a folder .drivers/ID with a DRIVER.md declares one")
         return
-    rows = [[Text(head, style="dim") for head in ("DRIVER", "VERSION", "STATE", "SERVER", "CONTRACTS", "WHY")]]
+    rows = [[Text(head, style="dim") for head in ("NAME", "STATE", "SERVER", "CONTRACTS", "DRIVER", "WHY")]]
     for one in listed.drivers:
         server = " ".join(part for part in (one.server_kind, one.transport) if part)
         if not one.sandboxed:
@@ -116,24 +119,29 @@ def draw_list(out: "Output", listed: Drivers) -> None:
         why = one.reason or (count(one.warnings, "warning") if one.warnings else "")
         rows.append(
             [
-                Text(one_line(one.id), style="bold"),
-                Text(one.version or "-"),
+                Text(one_line(one.segment), style="bold"),
                 Text(one.state, style=_STYLES.get(one.state, "")),
                 Text(server or "-"),
                 Text(str(len(one.contracts))),
+                Text(_driver_text(one), style="dim"),
                 Text(one_line(why)),
             ]
         )
     for draft in listed.drafts:
         finish = Text(f"interlock add {one_line(draft.id)} finishes it")
-        rows.append([Text(one_line(draft.id), style="bold"), Text("-"), Text("draft"), Text("-"), Text("-"), finish])
-    out.draw(*in_columns(rows, width=out.console.width, shrink={5: 24, 0: 12}, right=frozenset((4,))))
+        name, id = one_line(exposed_segment(draft.id)), one_line(draft.id)
+        rows.append([Text(name, style="bold"), Text("draft"), Text("-"), Text("-"), Text(id, style="dim"), finish])
+    out.draw(*in_columns(rows, width=out.console.width, shrink={5: 24, 4: 12, 0: 12}, right=frozenset((3,))))
+
+
+def _driver_text(one: DriverSummary) -> str:
+    return one_line(f"{one.id} {one.version or ''}".rstrip())
 
 
 def draw(out: "Output", one: DriverDetail) -> None:
     width = out.console.width
-    head = (one_line(one.key if one.version else one.id), "bold")
-    lines = [Text.assemble(head, "  ", (one.state, _STYLES.get(one.state, "")), "  ", (one.version or "", "dim"))]
+    lines = [Text.assemble((one_line(one.segment), "bold"), "  ", (one.state, _STYLES.get(one.state, "")))]
+    lines += labelled_lines("driver", _driver_text(one), width)
     if one.reason:
         lines += labelled_lines("because", one_line(one.reason), width)
     if one.description:

@@ -34,6 +34,8 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
         lines += labelled_lines("because", one_line(link.reason), width)
     if link.server:
         lines += labelled_lines("server", one_line(f"{link.server.name} {link.server.version}"), width)
+    if link.driver:
+        lines += labelled_lines("driver", one_line(link.driver), width)
     reach = f"{link.kind} over {link.transport}" + (f", process {link.pid}" if link.pid else "")
     reach += {True: ", in a sandbox", False: ", in no sandbox", None: ""}[link.sandbox]
     lines += labelled_lines("reached", reach, width)

@@ -13,6 +13,7 @@ from rich.text import Text
 from interlock.operator_api.approvers import Approver
 from interlock.operator_api.links import Link
 from interlock.operator_api.status import IdleDriver, NameCounts, NodeFacts, Status
+from interlock.protocol.drivers.server_name import exposed_segment
 from interlock.surface.cli.render.budgets import budget_lines, budget_style, budget_text
 from interlock.surface.cli.render.columns import GAP, in_columns, total_width
 from interlock.surface.cli.render.reasons import grouped_reasons, named_few
@@ -146,10 +147,10 @@ def _changes(status: Status) -> list[str]:
 
 
 def _idle_text(driver: IdleDriver) -> str:
-    id = one_line(driver.id)
+    name = one_line(exposed_segment(driver.id))
     if driver.state == "untrusted":
-        return f"driver {id} waits for you: interlock drivers trust {id}"
-    return f"driver {id} cannot be used: {one_line(driver.reason or driver.state)}; interlock drivers show {id}"
+        return f"driver {name} waits for you: interlock drivers trust {name}"
+    return f"driver {name} cannot be used: {one_line(driver.reason or driver.state)}; interlock drivers show {name}"
 
 
 def _no_servers(node: NodeFacts) -> str:

@@ -21,6 +21,7 @@ from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan, Spawn
 from interlock.operator_api.access import Token, Tokens
 from interlock.operator_api.status import Status
+from interlock.protocol.drivers.server_name import exposed_segment
 from interlock.protocol.net.address_scope import is_loopback
 from interlock.surface.cli.command import Invocation
 from interlock.surface.cli.render.tree import approver_step
@@ -236,11 +237,12 @@ def _servers(set_up: SetUp) -> Found:
 
 def _drivers(set_up: SetUp) -> Found:
     for one in set_up.status.idle_drivers if set_up.status is not None else ():
+        name = exposed_segment(one.id)
         if one.state == "untrusted":
-            yield f"driver {one.id} waits for your trust", "look at it, and agree", f"interlock drivers trust {one.id}"
+            yield f"driver {name} waits for your trust", "look at it, and agree", f"interlock drivers trust {name}"
         else:
-            look = f"interlock drivers show {one.id}"
-            yield f"driver {one.id} cannot be used: {one.reason or one.state}", "correct its files", look
+            look = f"interlock drivers show {name}"
+            yield f"driver {name} cannot be used: {one.reason or one.state}", "correct its files", look
 
 
 def _parents(set_up: SetUp) -> Found:

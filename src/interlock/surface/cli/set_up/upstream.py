@@ -51,8 +51,8 @@ def _drivers(found: Survey) -> Iterator[Problem]:
             continue
         yield Problem(
             file=file,
-            message=f"{one.id} is {one.state}: {one.reason or 'no reason given'}",
-            hint=f"interlock drivers trust {one.id} shows it" if one.state == "untrusted" else None,
+            message=f"{one.segment} is {one.state}: {one.reason or 'no reason given'}",
+            hint=f"interlock drivers trust {one.segment} shows it" if one.state == "untrusted" else None,
         )
 
 

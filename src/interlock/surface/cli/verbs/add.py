@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from interlock.protocol.drivers.server_name import server_name
 from interlock.surface.cli.class_dialogue import CLASSES, ask_classes, classes_of
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.keys.passphrases import can_ask
@@ -166,7 +167,7 @@ def add_server(
     invocation: Invocation, asked: "_Asked", *, yes: bool = False, replace: bool = False, no_trust: bool = False
 ) -> None:
     if not (yes or no_trust or can_ask()):
-        hint = "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust ID"
+        hint = "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust NAME"
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
     from interlock.runtime.drivers.add.add import NotAdded
     from interlock.surface.cli.client.offline import run_stored
@@ -368,7 +369,7 @@ def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | Non
 
 
 def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
-    """What was written was agreed to just now."""
+    """What was written was agreed to just now. It stays untrusted where an approver signs and no node runs."""
     from interlock.operator_api.drivers import DriverDetail, DriverSummary
     from interlock.surface.cli.verbs.drivers import accept_files, get_driver
 
@@ -378,7 +379,11 @@ def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
     try:
         done = accept_files(invocation, key, one.digest)
     except CommandFailed as refused:
-        raise refused.with_hint(f"its files are written; interlock drivers trust {key} accepts them") from None
+        if refused.error == "proof_required" and "approval" not in refused.details:
+            return one
+        raise refused.with_hint(
+            f"its files are written; interlock drivers trust {server_name(key)} accepts them"
+        ) from None
     return _await_settled(invocation, key, done.as_(DriverSummary))
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from interlock.protocol.drivers.server_name import server_name
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.keys.passphrases import can_ask
 from interlock.surface.cli.terminal.errors import EXIT_REFUSED, Refused, Unreachable, Waits
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
 TEST_TIMEOUT_S = 600.0  # every example has its contract's time
 CHANGE_TIMEOUT_S = 60.0  # a folder with many files takes its time to read
 
-Name = Annotated[str, typer.Argument(metavar="ID", help="The driver's id, ID@MAJOR, or its folder's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The server's name, or the driver's id, ID@MAJOR or folder.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what it shows.")]
 
 app = verb_app(
     "Look at the servers declared as files, trust them, remove them.",
     examples="""
     interlock drivers list
-    interlock drivers show filesystem-mcp
-    interlock drivers trust filesystem-mcp
-    interlock drivers allow github-mcp api.github.com
+    interlock drivers show filesystem
+    interlock drivers trust filesystem
+    interlock drivers allow github api.github.com
     """,
 )
 
@@ -34,7 +35,7 @@ app = verb_app(
     "list",
     examples="""
     interlock drivers list
-    interlock drivers list --json | jq -r '.drivers[].id'
+    interlock drivers list --json | jq -r '.drivers[].segment'
     """,
 )
 def list_drivers(invocation: Invocation) -> None:
@@ -57,14 +58,14 @@ def list_drivers(invocation: Invocation) -> None:
     app,
     "show",
     examples="""
-    interlock drivers show filesystem-mcp
+    interlock drivers show filesystem
     interlock drivers show filesystem-mcp@2 --json
     interlock drivers show filesystem.read_file
     """,
 )
 def show(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="ID", help="Of a driver, or of a contract.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a driver, or of a contract.")],
 ) -> None:
     """Show what a driver starts, may reach and knows.
 
@@ -87,8 +88,8 @@ def show(
     app,
     "trust",
     examples="""
-    interlock drivers trust filesystem-mcp
-    interlock drivers trust filesystem-mcp --yes --json
+    interlock drivers trust filesystem
+    interlock drivers trust filesystem --yes --json
     """,
 )
 def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
@@ -108,21 +109,21 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
         if out.as_json:
             out.raw_json(answer.raw)
         else:
-            out.line(f"{one.key} is trusted as it is")
+            out.line(f"{one.segment} is trusted as it is")
         return
     if not out.as_json:
         draw(out, one)
     if not yes:
-        _ask(f"Trust {one.key}?", f"interlock drivers show {one.key}")
+        _ask(f"Trust {one.segment}?", f"interlock drivers show {one.segment}")
     done = accept_files(invocation, one.key, one.digest)
     if out.as_json:
         out.raw_json(done.raw)
         return
     now = done.as_(DriverSummary)
     if now.state == "stopped":
-        out.line(f"{now.key} is trusted and starts with the node")
+        out.line(f"{now.segment} is trusted and starts with the node")
     else:
-        out.line(f"{now.key} is trusted, now {now.state}" + (f": {now.reason}" if now.reason else ""))
+        out.line(f"{now.segment} is trusted, now {now.state}" + (f": {now.reason}" if now.reason else ""))
 
 
 def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
@@ -137,7 +138,7 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
     except Refused as refused:
         if refused.error != "proof_required" or not refused.details.get("approval"):
             raise
-        invocation.out.remark(f"a running node accepts {key} with your signature")
+        invocation.out.remark(f"a running node accepts {server_name(key)} with your signature")
         return _sign(invocation, key, str(refused.details["approval"]))
 
 
@@ -157,8 +158,8 @@ def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
     app,
     "allow",
     examples="""
-    interlock drivers allow github-mcp api.github.com
-    interlock drivers allow github-mcp api.github.com --revoke
+    interlock drivers allow github api.github.com
+    interlock drivers allow github api.github.com --revoke
     """,
 )
 def allow(
@@ -190,8 +191,8 @@ def allow(
     app,
     "test",
     examples="""
-    interlock drivers test filesystem-mcp
-    interlock drivers test notes-mcp --allow-mutation
+    interlock drivers test filesystem
+    interlock drivers test notes --allow-mutation
     """,
 )
 def test(
@@ -222,8 +223,8 @@ def test(
     app,
     "update",
     examples="""
-    interlock drivers update filesystem-mcp
-    interlock drivers update filesystem-mcp --yes
+    interlock drivers update filesystem
+    interlock drivers update filesystem --yes
     """,
 )
 def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
@@ -248,22 +249,22 @@ def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
             out.raw_json(answer.raw)
         return
     if not yes:
-        _ask(f"Switch {newer.key} to it?", "a look at what differs")
+        _ask(f"Switch {server_name(newer.key)} to it?", "a look at what differs")
     body = UpdateDriver(candidate=newer.candidate)
     done = invocation.node.post("drivers", newer.key, "update", body=body, timeout=CHANGE_TIMEOUT_S)
     if out.as_json:
         out.json({**answer.value, "switched": True})
     else:
         switched = done.as_(SwitchedDriver)
-        out.line(f"{switched.key} now runs {switched.to or 'the newest'}")
+        out.line(f"{server_name(switched.key)} now runs {switched.to or 'the newest'}")
 
 
 @verb(
     app,
     "remove",
     examples="""
-    interlock drivers remove filesystem-mcp
-    interlock drivers remove filesystem-mcp --forget --yes
+    interlock drivers remove filesystem
+    interlock drivers remove filesystem --forget --yes
     """,
 )
 def remove(
@@ -280,7 +281,7 @@ def remove(
 
         try:
             one = get_driver(invocation, name).as_(DriverDetail)
-            _ask(f"Delete {one.folder}?", f"interlock drivers show {one.key}")
+            _ask(f"Delete {one.folder}?", f"interlock drivers show {one.segment}")
         except Refused as refused:
             if not (forget and refused.error == "not_found"):
                 raise

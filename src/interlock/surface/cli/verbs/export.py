@@ -260,7 +260,7 @@ def _server_json(invocation: Invocation, driver: "Driver", data: dict[str, Any],
 def _for_client(
     invocation: Invocation, driver: "Driver", secrets: "Secrets | None", client: "Client", *, write: bool
 ) -> None:
-    from interlock.protocol.drivers.binding.listed_tool import exposed_segment
+    from interlock.protocol.drivers.server_name import exposed_segment
     from interlock.protocol.interop.write.client_entry import stdio_entry
     from interlock.protocol.interop.write.driver_entry import driver_entry
     from interlock.surface.cli.client_snippets import stdio_command

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from interlock.protocol.drivers.server_name import exposed_segment
 from interlock.surface.cli.class_dialogue import ask_classes
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
@@ -133,8 +134,10 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
     done = run_stored(connect(drafts, invocation.loaded.plan.workspace, finish, agreed, decide))
     for each in done:
         if each.key is not None:
-            trust_driver(invocation, each.key)
-            out.remark(f"{each.id}: {count(len(each.files), 'file')} written, trusted")
+            is_trusted = trust_driver(invocation, each.key).trusted
+            name = exposed_segment(each.id)
+            stands = "trusted" if is_trusted else f"waits for you: interlock serve, then interlock drivers trust {name}"
+            out.remark(f"{name}: {count(len(each.files), 'file')} written, {stands}")
         elif each.state == "failed":
             out.remark(f"{each.id} stays a draft: {one_line(each.reason or '')}; interlock add {each.id} tries again")
     return done
@@ -269,8 +272,9 @@ def _suggest_hosts(invocation: Invocation, found: "Batch") -> None:
 
     for each in found.planned:
         for host in known_hosts(each.draft.data) if asks_for_hosts(each) else ():
-            allow = f"interlock drivers allow {each.draft.id} {quote(host)}"
-            invocation.out.remark(f"{each.draft.id} is known to need {host}, and may reach no host: {allow}")
+            name = exposed_segment(each.draft.id)
+            allow = f"interlock drivers allow {name} {quote(host)}"
+            invocation.out.remark(f"{name} is known to need {host}, and may reach no host: {allow}")
 
 
 def keeper(invocation: Invocation) -> "Keep":

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from interlock.protocol.drivers.server_name import exposed_segment
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.terminal.errors import BadUsage, Unreachable
 
@@ -163,7 +164,7 @@ def adopt(
     if not done.adopted:
         out.remark("no credential stands in clear where one could be moved from")
         return
-    out.line(f"interlock drivers trust {done.driver} accepts the file as it is now")
+    out.line(f"interlock drivers trust {exposed_segment(done.driver)} accepts the file as it is now")
 
 
 def _remark_what_waits(invocation: Invocation, slug: str) -> None:

@@ -156,7 +156,7 @@ def _segments_of_drivers(plan: "Plan") -> list[str]:
     folders = scan_workspace(plan).folders
     if not folders:
         return []
-    from interlock.protocol.drivers.binding.listed_tool import exposed_segment
+    from interlock.protocol.drivers.server_name import exposed_segment
 
     return [exposed_segment(each.path.name) for each in folders]
 

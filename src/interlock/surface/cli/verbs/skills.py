@@ -93,6 +93,7 @@ def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
     from rich.text import Text
 
     from interlock.operator_api.tools import Skills
+    from interlock.protocol.drivers.server_name import server_name
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.terminal.text import one_line
 
@@ -103,7 +104,7 @@ def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
             rows.append(
                 [
                     Text(one_line(one.block), style="bold"),
-                    Text(one_line(one.driver)),
+                    Text(one_line(server_name(one.driver))),
                     Text(one_line(one.server_prompt)),
                     Text(one_line(one.description), style="dim"),
                 ]

@@ -42,7 +42,7 @@ function leaf(name, state, details, why, below) {
 }
 
 function linkLeaf(link) {
-  const details = [count(link.tools, "tool"), link.calls ? count(link.calls, "call") : "", link.errors ? link.errors + " failed" : "",
+  const details = [count(link.contracts ?? link.tools, "tool"), link.calls ? count(link.calls, "call") : "", link.errors ? link.errors + " failed" : "",
     link.latency_ms ? Math.round(link.latency_ms) + " ms" : ""].filter(Boolean).join(" · ");
   const nested = (path) => link.below.filter((one) => one.path.length === path.length + 1 && path.every((part, at) => one.path[at] === part))
     .map((one) => leaf(one.path.at(-1), one.degraded ? "degraded" : null,

@@ -69,7 +69,7 @@ function details(link) {
   const buttons = isAdmin && h("p", { class: "buttons" }, link.consent && authorize(link.segment), restart(link.segment));
   const made = h("div", { class: "inside" },
     facts([["State", link.state + (link.reason ? ": " + line(link.reason) : "")], ["Since", when(link.since)], ["Server", link.server && line(link.server.name + " " + link.server.version)],
-      ["Kind", link.kind + ", " + link.transport + (link.era ? ", " + link.era : "")], ["Calls", count(link.calls, "call") + ", " + link.errors + " failed" + (link.in_flight ? ", " + link.in_flight + " under way" : "")],
+      ["Driver", link.driver], ["Kind", link.kind + ", " + link.transport + (link.era ? ", " + link.era : "")], ["Calls", count(link.calls, "call") + ", " + link.errors + " failed" + (link.in_flight ? ", " + link.in_flight + " under way" : "")],
       ["Median", link.latency_ms ? link.latency_ms + " ms" : ""], ["Restarts", link.restarts ? String(link.restarts) : ""], ["Process", link.pid ? String(link.pid) : ""],
       ["Sandbox", link.sandbox === null ? "" : link.sandbox ? "yes" : "no"], ["Registered by", link.registration?.principal], ["Processes of callers", link.own.length ? String(link.own.length) : ""]]),
     link.withheld.length > 0 && [h("h2", null, "Not listed"), h("ul", null, link.withheld.slice(0, 50).map((one) => h("li", null, code(line(one.name)), " ", line(one.reason))))],
@@ -84,7 +84,7 @@ function row(link) {
     if (box.open) { open.add(link.segment); box.append(details(link)); }
     else { open.delete(link.segment); box.querySelector(".inside")?.remove(); }
   } }, h("summary", { class: "row" }, pill(link.state, mood(link.state)), h("span", { class: "name" }, line(link.segment)),
-    h("span", { class: "end" }, count(link.tools, "tool")),
+    h("span", { class: "end" }, count(link.contracts ?? link.tools, "tool")),
     h("span", { class: "sub" }, [link.kind, link.transport, link.reason ? line(link.reason) : "for " + ago(link.since).replace(/ ago$/, ""), link.withheld.length ? count(link.withheld.length, "tool") + " not listed" : ""].filter(Boolean).join(" · "))));
   return h("li", { "data-segment": link.segment, "data-state": link.state }, box);
 }
@@ -92,7 +92,7 @@ function row(link) {
 const drawn = new Map();
 function draw(status) {
   const kept = status.links.map((link) => {
-    const before = drawn.get(link.segment), now = JSON.stringify([link.state, link.reason, link.tools, link.withheld, link.restarts, link.consent]);
+    const before = drawn.get(link.segment), now = JSON.stringify([link.state, link.reason, link.tools, link.contracts, link.withheld, link.restarts, link.consent]);
     if (before && before.now === now) return before.row; // what somebody reads stays where it is
     const made = { now, row: row(link) };
     drawn.set(link.segment, made);
