@@ -1,6 +1,7 @@
 // What the official suite asks a server for, on the official TypeScript SDK (2025-11-25).
 // node typescript_fixture.mjs PORT NODE_MODULES
-// The SDK's own fixture is in no package. Whatever asks the client does so in mid-call, as this SDK has it.
+// The SDK's own fixture is in no package. Whatever asks the client does so in mid-call, as this SDK has it, and fails
+// where the client did not declare that it can be asked.
 import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
@@ -95,8 +96,9 @@ const tools = {
   test_input_required_result_tampered_state: async (ctx) => (await elicit(ctx, "Please confirm.", { ok: { type: "boolean" } }), said(text("Confirmed."))),
   test_input_required_result_capabilities: async (ctx) => {
     const able = ctx.server.getClientCapabilities() ?? {};
-    const asked = [able.sampling && sample(ctx, "Greet."), able.elicitation && elicit(ctx, "Your name?", NAMED)].filter(Boolean);
-    return await Promise.allSettled(asked), said(text("Asked for what the client can do."));
+    if (able.elicitation) await elicit(ctx, "Your name?", NAMED);
+    if (able.sampling) await sample(ctx, "Greet.");
+    return said(text("Asked for what the client can do."));
   },
 };
 const REGION = { region: { type: "string", "x-mcp-header": "Region" } };
@@ -132,7 +134,7 @@ const resources = {
 function build() {
   const changes = { listChanged: true };
   const capabilities = { tools: changes, prompts: changes, resources: { subscribe: true, ...changes }, logging: {}, completions: {} };
-  const server = new Server({ name: "typescript-fixture", version: "1.0" }, { capabilities });
+  const server = new Server({ name: "typescript-fixture", version: "1.0" }, { capabilities, enforceStrictCapabilities: true });
   const on = (shape, handle) => server.setRequestHandler(shape, (request, extra) => handle(request.params ?? {}, { server, extra, given: request.params?.arguments ?? {} }));
   on(types.ListToolsRequestSchema, () => ({ tools: listed() }));
   on(types.CallToolRequestSchema, ({ name }, ctx) => {

@@ -100,15 +100,19 @@ async def test_every_client_that_is_asked_at_once_hears_its_own_question(node: R
 
 async def test_a_server_is_shared_until_it_asks_and_then_gives_each_session_its_own(node: RunningNode) -> None:
     async with clients(node, 3) as peers:
-        first = [await process(peer, "auto") for peer in peers]
-        assert len({one["pid"] for one in first}) == 1
+        first = [(await peer.call("auto__seen")).result["structuredContent"] for peer in peers]
+        assert len({one["process"]["pid"] for one in first}) == 1
         assert await own(node, "auto") == []
         await interview(peers[:1], "auto", "elicitation/create")  # alone: it is plain whom it asks
         await interview(peers, "auto", "elicitation/create")
         shown = await asyncio.to_thread(node.link, "auto")
         assert (len(shown["own"]), shown["own_because"]) == (3, "it asks for elicitation")
-        async with clients(node, 1, {}) as (unable,):  # a client that cannot be asked needs none
-            assert (await process(unable, "auto"))["pid"] == first[0]["pid"]
+        async with clients(node, 2, {}) as unable:  # those that cannot be asked share one that is not told otherwise
+            seen = [(await peer.call("auto__seen")).result["structuredContent"] for peer in unable]
+            assert len({one["process"]["pid"] for one in seen}) == 1
+            assert [one["offered"] for one in seen] == [{"roots": {"listChanged": True}}] * 2
+            assert "elicitation" in first[0]["offered"]
+            assert [one["per"] for one in await own(node, "auto")].count("capabilities") == 1
 
 
 async def test_calls_without_a_session_that_are_asked_at_once_are_each_asked_their_own(node: RunningNode) -> None:

@@ -8,7 +8,14 @@ from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_object
-from interlock.protocol.mcp.capabilities import capabilities_to_modern, declares, may_be_asked, question_capability
+from interlock.protocol.mcp.capabilities import (
+    capabilities_to_modern,
+    capability_said_lacking,
+    common_capabilities,
+    declares,
+    may_be_asked,
+    question_capability,
+)
 
 FULL = {
     "sampling": {"tools": {}, "context": {}},
@@ -121,3 +128,52 @@ def test_a_mode_is_only_asked_of_elicitation() -> None:
 def test_what_a_question_needs_is_named_and_enough(method: str, params: bytes, needed: dict[str, Any] | None) -> None:
     assert question_capability(method, Raw(params)) == needed
     assert may_be_asked(Raw(json.dumps(needed).encode()), method, Raw(params)) is (needed is not None)
+
+
+# What clients of either era offer of what a link may declare
+
+
+@pytest.mark.parametrize(
+    ("offered", "common"),
+    [
+        ({}, {}),
+        (FULL, {name: FULL[name] for name in ("sampling", "elicitation", "roots")}),
+        ({"roots": {}, "elicitation": {}}, {"elicitation": {"form": {}}, "roots": {}}),
+        (
+            {"elicitation": {"x": {}}, "sampling": {"tools": {"deep": {}}, "y": 1}},
+            {"sampling": {"tools": {}}, "elicitation": {}},
+        ),
+        ({"sampling": None, "elicitation": [], "roots": {"listChanged": False}}, {"roots": {}}),
+    ],
+)
+def test_only_what_is_known_is_offered_and_always_in_the_same_order(offered: Any, common: Any) -> None:
+    known = {
+        "sampling": {"context": {}, "tools": {}},
+        "elicitation": {"form": {}, "url": {}},
+        "roots": {"listChanged": True},
+    }
+    found = common_capabilities(known, decode_object(json.dumps(offered).encode()) or {})
+    assert found == common
+    assert list(found) == [name for name in known if name in common]
+
+
+# What a tool of the older era says that its client lacks
+
+
+@pytest.mark.parametrize(
+    ("said", "lacked"),
+    [
+        ("Client does not support sampling (required for sampling/createMessage)", {"sampling": {}}),
+        ("Client does not support form elicitation.", {"elicitation": {}}),
+        ("Client does not support URL elicitation (required for x)", {"elicitation": {"url": {}}}),
+        ("Client does not support listing roots (required for roots/list)", {"roots": {}}),
+        ("Client does not support sampling tools capability.", {"sampling": {}}),
+        ("Client does not support samplings", None),
+        ("The text says: Client does not support sampling", None),
+        ("", None),
+    ],
+)
+def test_the_sdks_words_for_a_lacking_capability_name_it_where_the_client_lacks_it(said: str, lacked: Any) -> None:
+    assert capability_said_lacking(said, Raw(b"{}")) == lacked
+    able = {"sampling": {}, "roots": {}, "elicitation": {"form": {}, "url": {}}}
+    assert capability_said_lacking(said, Raw(json.dumps(able).encode())) is None

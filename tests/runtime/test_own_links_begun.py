@@ -62,6 +62,48 @@ async def test_what_a_server_asks_for_is_known_after_a_restart(tmp_path: Path) -
         assert shared(node, "old").own is None
 
 
+SAMPLING: dict[str, Any] = {"sampling": {"tools": {}}}
+OPERATORS_ROOTS = {"roots": {"listChanged": True}}
+
+
+async def offered(call: Asked) -> Any:
+    return (await call.result())["structuredContent"]["offered"]
+
+
+async def test_a_server_that_asks_is_told_what_the_client_of_each_call_can_do(tmp_path: Path) -> None:
+    with serving(raw("asks,recorder,vendor,resources", "--era", "legacy")) as url:
+        async with running(tmp_path, f'[servers.web]\nurl = "{url}"\n') as (node, clock):
+            here, plain = Place(node, clock), LegacyClient(node)
+            everything = await offered(here.call("web__seen", capabilities={}))
+            assert {"sampling", "elicitation", "roots", "tasks"} == everything.keys()
+            assert shared(node, "web").own is None  # a server that never asked has one link
+            (refused,) = await answers(here.call("web__ask", QUESTION, capabilities=SAMPLING))
+            assert "does not support" in refused["message"]
+            for call, able in (
+                (here.call("web__seen", capabilities={}), {}),
+                (here.call("web__seen", capabilities=SAMPLING), SAMPLING),
+                (here.call("web__seen", capabilities={"elicitation": {}, "x": {"y": 1}}), ABLE),
+                (plain.call("web__seen"), {}),
+                (LegacyClient(node, **ABLE).call("web__seen"), ABLE),
+                (here.call("web__seen", capabilities=SAMPLING, who="bob"), SAMPLING),
+            ):
+                assert await offered(call) == {**able, **OPERATORS_ROOTS}
+            assert len(owned(node, "web")) == 3  # what two clients can do alike is one link
+            await hears_of_its_link(here, "web", capabilities=SAMPLING)
+            assert len(owned(node, "web")) == 3
+
+
+async def hears_of_its_link(here: Place, segment: str, **client: Any) -> None:
+    """What the server tells on the link of a client, and what it tells those who subscribed there."""
+    wanted = {"toolsListChanged": True, "resourceSubscriptions": ["raw://text"]}
+    listener = here.ask("subscriptions/listen", {"notifications": wanted}, **client)
+    await here.until(lambda: bool(listener.emitted))
+    changed, updated = "notifications/tools/list_changed", "notifications/resources/updated"
+    await here.call(f"{segment}__tell", {"method": changed}, **client).result()
+    await here.call(f"{segment}__tell", {"method": updated, "params": {"uri": "raw://text"}}, **client).result()
+    await here.until(lambda: {changed, updated} <= {one["method"] for one in listener.emitted})
+
+
 @pytest_asyncio.fixture
 async def few(tmp_path: Path) -> AsyncIterator[tuple[Node, AheadClock]]:
     servers = server("old") + server("one", 'share = "session"', "max_processes = 1")
@@ -141,7 +183,7 @@ async def test_a_record_that_cannot_be_read_is_left_out(few: tuple[Node, AheadCl
         await kv.put(BUCKET, key, value, clock.wall())
     memory = AskingMemory(kv, clock)
     await memory.open()
-    assert [memory.asked(key, "s") for key in ("bad", "odd", "good")] == [frozenset(), frozenset(), {"sampling"}]
+    assert [memory.of(key, "s").asks for key in ("bad", "odd", "good")] == [frozenset(), frozenset(), {"sampling"}]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ async def opened(here: Place, who: str, gate: str, asked: Asked) -> Any:
 
 
 def of(own: OwnLinks, who: str) -> ServerLink:
-    return own._keepers[who, 0].link
+    return own._keepers[who, b"", 0].link
 
 
 async def sent(here: Place, asked: Asked) -> None:
@@ -129,7 +129,7 @@ async def test_a_link_with_a_call_under_way_makes_no_room_for_another_user(
     await sent(here, asked)
     await here.call("web__tally", who="bob").result()
     await here.call("web__tally", who="eve").result()
-    assert {who for who, _ in own._keepers} == {"ada", "eve"}
+    assert {who for who, *_ in own._keepers} == {"ada", "eve"}
     assert (await opened(here, "ada", "kept", asked))["resultType"] == "complete"
 
 
@@ -143,7 +143,7 @@ async def test_a_link_whose_call_waits_for_its_user_makes_no_room_and_the_next_u
     answered = here.again("web__interview", arguments, said, filled(said), who="ada")
     assert (await answered.result())["resultType"] == "complete"
     await here.call("web__tally", who="bob").result()
-    assert {who for who, _ in own._keepers} == {"bob"}
+    assert {who for who, *_ in own._keepers} == {"bob"}
 
 
 async def test_a_call_meets_the_users_own_link_as_it_was_explained(here: Place, own: OwnLinks) -> None:
@@ -156,6 +156,6 @@ async def test_a_call_meets_the_users_own_link_as_it_was_explained(here: Place, 
 
     assert availability() == "later"
     await here.call("web__open", {"gate": "explained"}, who="zoe").result()
-    used_at = own._keepers["zoe", 0].used_at
+    used_at = own._keepers["zoe", b"", 0].used_at
     assert availability() == "pass"
-    assert own._keepers["zoe", 0].used_at == used_at  # looking is no use
+    assert own._keepers["zoe", b"", 0].used_at == used_at  # looking is no use

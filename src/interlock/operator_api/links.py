@@ -68,11 +68,14 @@ class HeldToken(Struct, frozen=True, kw_only=True):
 
 
 class OwnLink(Struct, frozen=True, kw_only=True):
-    """A process or connection to a server that one principal or session has of its own."""
+    """A process or connection beside the shared one: of a principal or session, or of clients that can do the same."""
 
     segment: Annotated[str, Meta(description="Its server's segment, with a suffix.")]
-    principal: Annotated[str, Meta(description="Whose it is.")]
-    per: Annotated[str, Meta(description="session: of one session of theirs; principal: of all that they do.")]
+    principal: Annotated[str, Meta(description="Whose it is; empty: of all clients that can do the same.")]
+    per: Annotated[
+        str,
+        Meta(description="session: of one session of theirs; principal: of all they do; capabilities: of several."),
+    ]
     state: Annotated[str, Meta(description="As of a link.")]
     reason: Annotated[str | None, Meta(description="Why it stands like this.")]
     since: Annotated[str, Meta(description="Since when.")]

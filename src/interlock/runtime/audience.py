@@ -85,13 +85,15 @@ class Audience:
 
     # Resources
 
-    async def watch(self, member: Member, link: Link, uri: str, asked: str) -> Response | Fault | None:
-        """None once the member will be told; otherwise why the server refuses."""
+    async def watch(
+        self, member: Member, link: Link, uri: str, asked: str, said: Raw | None = None
+    ) -> Response | Fault | None:
+        """None once the member will be told; otherwise why the server refuses. `said`: as of `Own.open`."""
         if member not in self.members:
             return Fault(INVALID_REQUEST, "the client has gone")
         if link.own is not None and link.own.is_whole:
             try:
-                own = await link.own.open(member.caller)
+                own = await link.own.open(member.caller, said)
             except RoomFull as full:
                 return own_links_full(full.most)
             link = own if isinstance(own, Link) else link

@@ -293,7 +293,8 @@ def recorder(server: Server, options: Namespace) -> None:
         ]
         process = {"environment": dict(os.environ), "arguments": sys.argv, "cwd": os.getcwd()}  # noqa: PTH109
         ids = {"pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "session": os.getsid(0)}
-        return structured(obj([("messages", array(messages)), ("process", json.dumps(process | ids))]))
+        offered = ("offered", exchange.session.offered)
+        return structured(obj([("messages", array(messages)), ("process", json.dumps(process | ids)), offered]))
 
     server.tool("seen", seen)
 

@@ -138,6 +138,7 @@ class Session:
     def __init__(self, session_id: str = "") -> None:
         self.id = session_id
         self.initialized = False  # only a legacy connection is
+        self.offered = "{}"  # what the client of such a one says that it can do
         self.level: str | None = "debug"
         self.subscriptions: set[str] = set()
         self.exchanges: dict[str, Exchange] = {}
@@ -282,6 +283,7 @@ class Server:
     async def _initialize(self, exchange: Exchange) -> str:
         asked = exchange.param("protocolVersion")
         exchange.session.initialized = True
+        exchange.session.offered = exchange.message.params.get("capabilities", "{}")
         version = min(asked, self.newest) if asked in LEGACY_VERSIONS else self.newest
         return self._identity([("protocolVersion", string(version))], [])
 

@@ -361,7 +361,7 @@ class Call(msgspec.Struct, eq=False):
         outcome = OK
         if may_fail and (facts is not None or _is_error(result)):
             outcome = Outcome.TOOL_ERROR
-            if self.dialogue is not None and era is not mine and mine is MODERN:
+            if era is not mine and mine is MODERN:
                 instead = self.handler.translate_failure(self, result)
                 if instead is not None:
                     self._end(instead[0], outcome, instead[1])

@@ -20,10 +20,11 @@ from interlock.protocol.jsonrpc.errors import (
     Fault,
 )
 from interlock.protocol.jsonrpc.messages import Request
-from interlock.protocol.mcp.capabilities import declares
+from interlock.protocol.mcp.capabilities import capability_said_lacking, declares
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
-from interlock.protocol.mcp.methods import LOG_RANK, META_LOG_LEVEL, TOOLS_CALL
+from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.protocol.mcp.methods import LOG_RANK, META_CAPABILITIES, META_LOG_LEVEL, TOOLS_CALL
 from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import LARGE_BYTES, Recorder
@@ -162,8 +163,11 @@ class Handler:
         return self._maybe_lacking(call, maybe_string((decode_object(blocks[0]) or {}).get("text")), {"result": result})
 
     def _maybe_lacking(self, call: Call, said: str | None, outcome: dict[str, Raw]) -> tuple[bytes, int] | None:
-        """The answer where a failure is what came of a question that the client cannot answer."""
+        """The answer where a failure is what came of a question that the client cannot answer, or of its server's
+        knowing that it could not."""
         lacked = call.dialogue.lacked if call.dialogue is not None else None
+        if lacked is None:
+            lacked = capability_said_lacking(said or "", call.meta.get(META_CAPABILITIES, RAW_EMPTY))
         if lacked is None:
             return None
         why = f"the server asked for what the client lacks, and failed: {(said or 'no reason given')[:SAID_CHARS_MAX]}"

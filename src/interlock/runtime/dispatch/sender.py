@@ -14,6 +14,7 @@ from interlock.protocol.jsonrpc.codec import encode_result
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
+from interlock.protocol.mcp.methods import META_CAPABILITIES
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import LinkState
@@ -70,7 +71,7 @@ class Sender(Handler):
         if link.own is not None or call.caller.asker is not None:
             own_links = link.own if link.own is not None else link.own_of_legacy
             if own_links is not None:
-                own = own_links.ready(call.caller)
+                own = own_links.ready(call.caller, call.meta.get(META_CAPABILITIES))
                 if own is None:
                     return self._go_over_own_link(call, link, own_links)
                 if own is not link:
@@ -163,7 +164,7 @@ class Sender(Handler):
         if call.done:
             return
         try:
-            found = await own.open(call.caller)
+            found = await own.open(call.caller, call.meta.get(META_CAPABILITIES))
         except (Unobtainable, StoreError) as error:
             log.warning("link %s: no token for %s: %s", link.name, call.caller.principal.name, error)
             call.on_failed(unauthorised(link.name), Outcome.REFUSED)

@@ -253,10 +253,10 @@ class ModernFront:
         if not wanted.uris and not wanted.tasks:
             listener.acknowledge(honoured)
             return listener
-        self._tasks.begin(self._watch(listener, wanted, honoured))
+        self._tasks.begin(self._watch(listener, wanted, honoured, request.meta[META_CAPABILITIES]))
         return listener
 
-    async def _watch(self, listener: Listener, wanted: _Filter, honoured: dict[str, Any]) -> None:
+    async def _watch(self, listener: Listener, wanted: _Filter, honoured: dict[str, Any], said: Raw) -> None:
         """Acknowledge only what the servers agreed to."""
         view = self._dispatch.view(listener.caller.key)
         room = asyncio.Semaphore(WATCH_AT_ONCE)
@@ -264,7 +264,7 @@ class ModernFront:
         async def granted(asked: str) -> bool:
             found = view.find_resource(asked)
             async with room:
-                return not isinstance(found, list) and await self._audience.watch(listener, *found, asked) is None
+                return not isinstance(found, list) and await self._audience.watch(listener, *found, asked, said) is None
 
         outcomes = await asyncio.gather(*(granted(asked) for asked in wanted.uris))
         watched = [asked for asked, is_granted in zip(wanted.uris, outcomes, strict=True) if is_granted]

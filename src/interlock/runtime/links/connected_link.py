@@ -430,21 +430,21 @@ class ConnectedLink(Link):
             self._refuse(request, "a 2026-07-28 server sends no requests")
             return
         if request.method == ROOTS_LIST and self.owner is None:
-            self.on_asked(request.method)
+            self.on_asked(request.method, in_call=False)
             self.respond_roots(request)  # one client's roots must not move what all others reach
             return
         if self.events.tasks.on_task_request(self, request, origin):
             return
-        if not isinstance(origin, Call):
-            self.on_asked(request.method)
+        self.on_asked(request.method, in_call=isinstance(origin, Call))
         pending = self.whose(origin)
         if isinstance(pending, Call):
             self.entrust(request, pending)
         elif not self.events.on_orphan_request(self, request):
             self._refuse(request, "the client this is for cannot be told from others with calls under way")
 
-    def on_asked(self, method: str) -> None:
-        """The server asks a client, and nothing but the calls under way says which."""
+    def on_asked(self, method: str, *, in_call: bool) -> None:
+        """The server asks a client. `in_call`: that of the call on whose stream it asks; else nothing but the calls
+        under way says which."""
 
     def respond_roots(self, request: Request) -> None:
         """The operator's folders, whatever clients have."""

@@ -53,7 +53,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Own(Protocol):
-    """The links of their own that clients have to one server."""
+    """The links to one server beside the shared one: of a client's own, or of those that can do the same."""
 
     @property
     def is_whole(self) -> bool:
@@ -63,14 +63,14 @@ class Own(Protocol):
     def reason(self) -> str | None:
         """Why they have them, where the node decided it."""
 
-    def ready(self, caller: Caller) -> "Link | None":
+    def ready(self, caller: Caller, said: Raw | None = None) -> "Link | None":
         """The client's link, when it can be used at once, and it counts as used; the shared one for a client that is
-        to use that."""
+        to use that. `said`: the capabilities that a 2026-07-28 request declares."""
 
     def maybe_usable(self, principal: str) -> "Link | None":
         """The link of a principal, only looked at."""
 
-    async def open(self, caller: Caller) -> "Link | Consent":
+    async def open(self, caller: Caller, said: Raw | None = None) -> "Link | Consent":
         """The client's link, however long it takes; or what its user has to agree to first.
 
         Raises Unobtainable, StoreError, RoomFull.
@@ -110,9 +110,9 @@ class Link:
         self.calls = 0
         self.errors = 0
         self.latencies: deque[float] = deque(maxlen=LATENCIES_MAX)
-        self.own: Own | None = None  # clients' own links to the same server, where they have such
+        self.own: Own | None = None  # other links of clients to the same server, where they have such
         self.own_of_legacy: Own | None = None  # the same, of legacy clients at a modern server that may speak their era
-        self.shared: Link | None = None  # of a client's own link: the one that the catalog shows
+        self.shared: Link | None = None  # of a link beside it: the one that the catalog shows
         self._clock = clock
 
     @property

@@ -19,7 +19,7 @@ class Sharing(Protocol):
 
     def maybe_own_of_legacy(self, link: "ServerLink", facts: ServerFacts) -> Own | None: ...
 
-    def on_asked(self, link: "ServerLink", method: str) -> Own | None: ...
+    def on_asked(self, link: "ServerLink", method: str, *, in_call: bool) -> Own | None: ...
 
 
 class ServerLink(ConnectedLink):
@@ -36,7 +36,8 @@ class ServerLink(ConnectedLink):
         owner: str | None = None,
         client: Caller | None = None,
     ) -> None:
-        """`own` or `sharing`: of a link that all share. `shared`, `owner`, `client`: of one that somebody owns."""
+        """`own` or `sharing`: of a link that all share. `shared`: of one beside it; `owner`, `client`: whose
+        it is, where it is one's own."""
         is_dialled = isinstance(plan.reach, Dial)
         super().__init__(
             plan.segment,
@@ -64,9 +65,11 @@ class ServerLink(ConnectedLink):
             self.own_of_legacy = self._sharing.maybe_own_of_legacy(self, facts)
         super().greeted(facts)
 
-    def on_asked(self, method: str) -> None:
+    def on_asked(self, method: str, *, in_call: bool) -> None:
         if self._sharing is not None:
-            self.own = self._sharing.on_asked(self, method)
+            self.own = self._sharing.on_asked(self, method, in_call=in_call)
+        elif isinstance(self.shared, ServerLink) and self.owner is None:  # it is of several clients too
+            self.shared.on_asked(method, in_call=in_call)
 
     def allowed_folders(self) -> tuple[str, ...]:
         roots = self.plan.roots

@@ -153,7 +153,7 @@ class LinkOperations:
         return OwnLink(
             segment=link.name,
             principal=link.owner or "",
-            per="session" if link.client is not None else "principal",
+            per="session" if link.client is not None else "capabilities" if link.owner is None else "principal",
             state=link.standing.state.value,
             reason=link.standing.reason,
             since=rfc3339(link.standing.since_wall),

@@ -1,6 +1,6 @@
-"""The servers that asked their clients something on a pipe that all share, and for what: kept over restarts.
+"""The servers that asked their clients something on a link that all share, and for what: kept over restarts.
 
-A server that is known to ask gives each session a link of its own from its first call on, instead of from the first
+What a server is known to ask decides over which link a call goes from the first call on, instead of from the first
 question on.
 """
 
@@ -23,7 +23,11 @@ class Asking(msgspec.Struct, frozen=True):
     """What one server asks for."""
 
     server: str  # the name it gives itself: another server under the same segment is not known to ask
-    asks: frozenset[str]  # capabilities of clients: elicitation, sampling, roots
+    asks: frozenset[str]  # capabilities of clients: elicitation, sampling, roots; nothing said which client was meant
+    asks_in_calls: frozenset[str] = frozenset()  # the same, on the stream of a call, whose client was meant
+
+
+NOTHING: Final = Asking("", frozenset())
 
 
 class AskingMemory:
@@ -44,15 +48,19 @@ class AskingMemory:
     async def close(self) -> None:
         await self._tasks.finish()
 
-    def asked(self, segment: str, server: str) -> frozenset[str]:
+    def of(self, segment: str, server: str) -> Asking:
         known = self._known.get(segment)
-        return known.asks if known is not None and known.server == server else frozenset()
+        return known if known is not None and known.server == server else NOTHING
 
-    def add(self, segment: str, server: str, capability: str) -> None:
-        asks = self.asked(segment, server)
-        if capability not in asks:
-            known = self._known[segment] = Asking(server, asks | {capability})
-            self._tasks.begin(self._save(segment, known))
+    def add(self, segment: str, server: str, capability: str, *, in_call: bool) -> None:
+        known = self.of(segment, server)
+        asks, in_calls = known.asks, known.asks_in_calls
+        if in_call:
+            in_calls |= {capability}
+        else:
+            asks |= {capability}
+        known = self._known[segment] = Asking(server, asks, in_calls)
+        self._tasks.begin(self._save(segment, known))
 
     async def _save(self, segment: str, known: Asking) -> None:
         try:

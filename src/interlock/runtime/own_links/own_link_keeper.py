@@ -1,4 +1,4 @@
-"""The keeper of a link of one's own: it lists nothing, because the catalog shows what the shared link lists."""
+"""The keeper of a link beside the shared one: it lists nothing, because the catalog shows what that one lists."""
 
 import asyncio
 from collections.abc import Callable
@@ -110,8 +110,12 @@ class OwnKeeper(Keeper):
     # With a user's token it is for calls: what the server says beside them is dropped
 
     def on_changed(self, link: ConnectedLink, kind: str) -> None:
-        """Its owner is told, after a moment, and once a second at most; the lists are those of the shared link."""
-        if self.token is None and kind not in self._telling:
+        """Its owner is told, after a moment, and once a second at most; the lists are those of the shared link. Where
+        it has no owner, they are read again."""
+        shared = self.link.shared
+        if self.link.owner is None and isinstance(shared, ConnectedLink):
+            shared.events.on_changed(shared, kind)
+        elif self.token is None and kind not in self._telling:
             loop = asyncio.get_running_loop()
             wait_s = max(TELL_S, self._told_at.get(kind, -inf) + SAME_REST_S - loop.time())
             self._telling[kind] = loop.call_later(wait_s, self._tell_changed, kind)

@@ -1,14 +1,17 @@
-"""The links of their own that principals or sessions have to one server: made with a call, bounded, ended when idle.
+"""The links to one server beside the shared one: made with a call, bounded, ended when idle.
 
 Theory of operation. The shared link greets the server, and the catalog shows what it lists. A call of a client that is
 to have its own goes over a link of that client, which begins with its first call, shares nothing with another's, and
 ends with its session, after the idle time, or to make room. Its segment is that of the server with a suffix, so that
 whatever belongs to one link (subscriptions, tasks, the log level) belongs to it alone.
 
+A legacy server that asks its clients is told exactly what they can do, once, when it is greeted. So clients that need
+no link of their own there share one with those that declare the same; the shared link declares everything.
+
 Whose link it is: the session's (`share = "session"`), or the principal's. A 2026-07-28 client has no session, so its
-principal's. Where such a server asks its clients, calls of one principal without a session each get a link on which no
-other call is under way, as long as there is room: only then is it plain whom a question is for. A call whose client has
-been asked is not under way in this sense.
+principal's, with what its request declares where that counts. Where such a server asks its clients, calls of one
+principal without a session each get a link on which no other call is under way, as long as there is room: only then is
+it plain whom a question is for. A call whose client has been asked is not under way in this sense.
 
 A server that knows people (`auth = { per = "user" }`) has the same links, each with its user's token. A user without a
 token is shown the page where they can agree.
@@ -16,13 +19,15 @@ token is shown the page where they can agree.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import Raw
 
 from interlock.config.plan import ServerPlan, Spawn
-from interlock.protocol.jsonrpc.codec import decode_object
+from interlock.protocol.jsonrpc.codec import decode_object, encode_value
+from interlock.protocol.mcp.capabilities import common_capabilities
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.protocol.mcp.methods import EXTENSION
@@ -41,7 +46,8 @@ from interlock.runtime.own_links.own_link_keeper import OwnKeeper
 SWEEP_S: Final = 60.0
 CONNECTIONS_MAX: Final = 1000  # to one server that is dialled: each costs a socket, and no process of this machine
 
-Key = Caller | tuple[str, int]  # a session; or a principal, with the number of its link
+# A session; or a principal (None: any that declares the same), what its requests declare, and the number of its link.
+Key = Caller | tuple[str | None, bytes, int]
 
 
 class OwnLinks:
@@ -74,6 +80,7 @@ class OwnLinks:
         self.asked: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
         self.reason: str | None = None
         self._asks = False
+        self._is_exact = False
         self._in_own_era = False  # only legacy sessions, in their era, of a server that may speak both
         self._keepers: dict[Key, OwnKeeper] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -102,11 +109,14 @@ class OwnLinks:
         *,
         asked: frozenset[str] | None = None,
         asks: bool = False,
+        is_exact: bool = False,
         in_own_era: bool = False,
     ) -> None:
-        """Who gets a link from now on, and why. `asks`: its server asks its clients. `in_own_era`: legacy sessions, in
-        their era, for as long as the server may speak both."""
+        """Who gets a link from now on, and why. `asks`: its server asks its clients. `is_exact`: every link declares
+        what its clients can do. `in_own_era`: legacy sessions, in their era, for as long as the server may speak
+        both."""
         self.reason, self.asked, self._asks, self._in_own_era = reason, asked, asks, in_own_era
+        self._is_exact = is_exact
 
     async def stop(self) -> None:
         if self._sweeper is not None:
@@ -118,17 +128,24 @@ class OwnLinks:
 
     # Whose
 
-    def _maybe_key(self, caller: Caller) -> Key | None:
+    def _maybe_key(self, caller: Caller, said: Raw | None) -> Key | None:
         """None: this client's calls go over the shared link."""
-        if caller.asker is None or not self._per_session:
-            key = (caller.principal.name, 0)
-            while self._asks and key in self._keepers and self._keepers[key].is_serving:
-                key = (key[0], key[1] + 1)
-            return key
-        return None if self.asked is not None and self.asked.isdisjoint(caller.capabilities) else caller
+        principal = caller.principal.name
+        if not self._per_session:
+            return principal, b"", 0
+        offered = caller.capabilities if caller.asker is not None else decode_object(said or RAW_EMPTY) or {}
+        if self.asked is not None and self.asked.isdisjoint(offered):
+            declared = _declared({**offered, "roots": _ROOTS}) if self._is_exact else _EVERYTHING
+            return None if declared == _EVERYTHING else (None, declared, 0)
+        if caller.asker is not None:
+            return caller
+        declared, number = _declared(offered) if self._is_exact else b"", 0
+        while self._asks and (kept := self._keepers.get((principal, declared, number))) and kept.is_serving:
+            number += 1
+        return principal, declared, number
 
-    def ready(self, caller: Caller) -> ServerLink | None:
-        key = self._maybe_key(caller.whole or caller)
+    def ready(self, caller: Caller, said: Raw | None = None) -> ServerLink | None:
+        key = self._maybe_key(caller.whole or caller, said)
         if key is None:
             return self._shared
         keeper = self._keepers.get(key)
@@ -142,21 +159,23 @@ class OwnLinks:
         return self._all_keepers[self._plan.segment].link  # type: ignore[return-value]
 
     def maybe_usable(self, principal: str) -> ServerLink | None:
-        keeper = self._keepers.get((principal, 0))
-        return keeper.link if keeper is not None and keeper.is_usable else None
+        return next((keeper.link for keeper in self._links_of(principal) if keeper.is_usable), None)
 
-    async def open(self, caller: Caller) -> ServerLink | Consent:
+    async def open(self, caller: Caller, said: Raw | None = None) -> ServerLink | Consent:
         """The client's link, or what its user has to agree to first. Raises Unobtainable, StoreError, RoomFull."""
         client = caller.whole or caller
-        key = self._maybe_key(client)
+        key = self._maybe_key(client, said)
         if key is None:
             return self._shared
+        is_of_several = not isinstance(key, Caller) and key[0] is None
         try:
             opened = await self._kept(key, client).open()
         except RoomFull:
-            if not self._in_own_era:
+            if not self._in_own_era and not is_of_several:
                 raise
-            return self._shared  # in the other era, which serves all but questions in mid-call
+            return self._shared  # which serves all but some questions
+        if is_of_several and not (isinstance(opened, ServerLink) and opened.is_connected):
+            return self._shared
         if self._in_own_era and isinstance(opened, ServerLink) and opened.is_connected:
             if opened.modern:  # it speaks one era only
                 self.asked = frozenset()
@@ -166,17 +185,23 @@ class OwnLinks:
         return opened
 
     def _kept(self, key: Key, caller: Caller) -> OwnKeeper:
-        """The keeper of a link, or of the first one of a principal where there is no room for another."""
+        """The keeper of a link, or of another one of its principal where there is no room for it."""
         known = self._keepers.get(key)
         if known is not None:
             return known
         try:
             return self._make(key, caller)
         except RoomFull:
-            first = self._keepers.get((caller.principal.name, 0))
-            if first is None or isinstance(key, Caller):
+            other = None if isinstance(key, Caller) or key[0] is None else next(self._links_of(key[0]), None)
+            if other is None:
                 raise
-            return first
+            return other
+
+    def _links_of(self, principal: str) -> Iterator[OwnKeeper]:
+        """Those for all that a principal does."""
+        for keeper in self._keepers.values():
+            if keeper.link.owner == principal and keeper.link.client is None:
+                yield keeper
 
     # Making
 
@@ -189,7 +214,7 @@ class OwnLinks:
             self._connector_parts.room.make_room()
         principal = caller.principal.name
         token = self._token_of(principal) if self._token_of is not None else None
-        client = key if isinstance(key, Caller) else None
+        client, owner = (key, principal) if isinstance(key, Caller) else (None, key[0])
         plan = msgspec.structs.replace(self._plan, segment=self._new_segment())
         shared = self._all_keepers[self._plan.segment]
         keeper = OwnKeeper(
@@ -199,10 +224,10 @@ class OwnLinks:
                 self._connector_parts.clock,
                 vendor_meta=self._vendor_meta,
                 shared=shared.link,
-                owner=principal,
+                owner=owner,
                 client=client,
             ),
-            self._own_parts(client),
+            self._own_parts(key),
             self._events,
             token or self._holder,
             token=token,
@@ -218,20 +243,22 @@ class OwnLinks:
             pass
         return segment
 
-    def _own_parts(self, client: Caller | None) -> ConnectorParts:
-        """A server is told what the one client of its link can do; for several clients, what any may."""
-        is_in_own_era = client is not None and self._shared.modern  # if it speaks that too
+    def _own_parts(self, key: Key) -> ConnectorParts:
+        """A server is told what the clients of its link can do; where that is not known, what any may."""
+        is_in_own_era = isinstance(key, Caller) and self._shared.modern  # if it speaks that too
         eras = _UnknownEra() if is_in_own_era else _ErasOf(self._connector_parts.eras, self._plan.segment)
         parts = msgspec.structs.replace(self._connector_parts, eras=eras)
-        if client is None:
-            return parts
-        offered: Mapping[str, Any] = {
-            name: client.capabilities[name] for name in _PASSED if name in client.capabilities
-        }
-        experimental = decode_object(client.capabilities.get("experimental", RAW_EMPTY)) or {}
-        experimental.pop(EXTENSION, None)  # it concerns the names here, and the lists come over the shared link
-        if experimental:
-            offered = {**offered, "experimental": experimental}
+        offered: Mapping[str, Any]
+        if not isinstance(key, Caller):
+            if not key[1]:
+                return parts
+            offered = msgspec.json.decode(key[1])
+        else:
+            offered = {name: key.capabilities[name] for name in _PASSED if name in key.capabilities}
+            experimental = decode_object(key.capabilities.get("experimental", RAW_EMPTY)) or {}
+            experimental.pop(EXTENSION, None)  # it concerns the names here, and the lists come over the shared link
+            if experimental:
+                offered = {**offered, "experimental": experimental}
         manner = Manner(capabilities=offered, first=Era.LEGACY if is_in_own_era else None)
         return msgspec.structs.replace(parts, manner=manner)
 
@@ -239,8 +266,8 @@ class OwnLinks:
 
     async def forget(self, principal: str) -> None:
         """The user's token was taken away."""
-        if (principal, 0) in self._keepers:
-            await self._end((principal, 0))
+        if (principal, b"", 0) in self._keepers:
+            await self._end((principal, b"", 0))
 
     def end_session(self, caller: Caller) -> None:
         if caller in self._keepers:
@@ -285,6 +312,12 @@ class OwnLinks:
 
 
 _PASSED: Final = tuple(LEGACY_CAPABILITIES)
+_EVERYTHING: Final = encode_value(LEGACY_CAPABILITIES)
+_ROOTS: Final = Raw(encode_value(LEGACY_CAPABILITIES["roots"]))  # where a link is shared, they are the operator's
+
+
+def _declared(offered: Mapping[str, Raw]) -> bytes:
+    return encode_value(common_capabilities(LEGACY_CAPABILITIES, offered))
 
 
 class _ErasOf:

@@ -4,6 +4,10 @@ It begins shared. A 2026-07-28 server stays so: what it asks belongs to one requ
 for everybody where it is known to keep state, and for those clients that can be asked once it asks on a pipe on which
 nothing says whom it means. A question for roots counts where the operator lets the server hear of any.
 
+A legacy server hears once, when greeted, what its client can do, and the link that all share declares all that any
+client may. That is wrong for a server that looks at it. So once it has asked for sampling or elicitation, on whichever
+stream, every call goes over a link that declares what its own client can do; clients that can do the same share one.
+
 A 2026-07-28 server that is dialled may speak the older era too, as servers of the SDKs do, and some of its tools ask in
 mid-call, which only that era has. So legacy clients that can be asked get links of their own to it, in their era, if it
 turns out to speak it. A program that the node starts would have to run twice for that, and keep its state twice: there
@@ -11,6 +15,7 @@ it takes `share = "session"`.
 """
 
 import logging
+from typing import Final
 
 from interlock.config.plan import Dial
 from interlock.protocol.jsonrpc.codec import decode_object
@@ -23,6 +28,8 @@ from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.own_links.asking_memory import AskingMemory
 from interlock.runtime.own_links.pool import OwnLinks
 from interlock.runtime.own_links.stateful_servers import maybe_stateful
+
+DECLARED: Final = frozenset(("sampling", "elicitation"))  # roots are the operator's folders wherever a link is shared
 
 log = logging.getLogger("interlock.links")
 
@@ -40,14 +47,16 @@ class AutoSharing:
             return None
         stateful = maybe_stateful(link.reach, facts.name)
         if stateful is not None:
-            self._own.serve(stateful.reason, asks=stateful.asks)
+            self._own.serve(stateful.reason, asks=stateful.asks, is_exact=stateful.asks)
             return self._own
-        asked = self._memory.asked(link.segment, facts.name)
+        known = self._memory.of(link.segment, facts.name)
+        asked, all_asked = known.asks, known.asks | known.asks_in_calls
         if "roots" in asked and not link.allowed_folders():
             asked -= {"roots"}
-        if not asked:
+        is_exact = not all_asked.isdisjoint(DECLARED)
+        if not asked and not is_exact:
             return None
-        self._own.serve(f"it asks for {', '.join(sorted(asked))}", asked=asked, asks=True)
+        self._own.serve(f"it asks for {', '.join(sorted(all_asked))}", asked=asked, asks=True, is_exact=is_exact)
         return self._own
 
     def maybe_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> Own | None:
@@ -60,13 +69,16 @@ class AutoSharing:
         self._own.serve(None, asked=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
         return self._own
 
-    def on_asked(self, link: ServerLink, method: str) -> Own | None:
+    def on_asked(self, link: ServerLink, method: str, *, in_call: bool) -> Own | None:
         """The same, now that it asks something."""
         facts, capability = link.facts, ASKED_OF_CLIENT.get(method)
-        if facts is None or capability is None or capability in self._memory.asked(link.segment, facts.name):
+        if facts is None or capability is None:
             return link.own
-        self._memory.add(link.segment, facts.name, capability)
+        known = self._memory.of(link.segment, facts.name)
+        if capability in (known.asks_in_calls if in_call else known.asks):
+            return link.own
+        self._memory.add(link.segment, facts.name, capability, in_call=in_call)
         own = self.maybe_own(link, facts)
         if own is not None and link.own is None:
-            log.info("link %s: %s; sessions get links of their own from now on", link.name, self._own.reason)
+            log.info("link %s: %s; clients get other links from now on", link.name, self._own.reason)
         return own

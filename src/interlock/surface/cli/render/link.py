@@ -60,7 +60,7 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     if link.users is not None:
         lines += labelled_lines("users", f"{count(link.users, 'user')} connected, each with their own token", width)
     if link.own_because:
-        lines += labelled_lines("not shared", f"{one_line(link.own_because)}: clients get links of their own", width)
+        lines += labelled_lines("not shared", f"{one_line(link.own_because)}: clients get other links", width)
     for number, own in enumerate(link.own):
         lines += labelled_lines("own links" if number == 0 else "", _own_text(own), width)
     if link.restarts:
@@ -81,6 +81,8 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
 
 def _own_text(own: OwnLink) -> str:
     whose = f"{one_line(own.principal)}, {'a session' if own.per == 'session' else 'all sessions'}"
+    if own.per == "capabilities":
+        whose = "clients that can be asked the same"
     where = f", process {own.pid}" if own.pid else ""
     use = f"{own.in_flight} in flight" if own.in_flight else f"idle for {duration(own.idle_s)}"
     return f"{one_line(own.segment)}: {one_line(own.state)}, {whose}{where}, {count(own.calls, 'call')}, {use}"

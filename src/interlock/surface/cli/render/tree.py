@@ -204,8 +204,12 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
         rest = count(len(link.denied) - DENIED_SHOWN, "more host")
         remarks.append(Text(shortened_line(f"{rest}: interlock status {link.segment}", width), style="yellow"))
     if link.own:
-        owners = len({one.principal for one in link.own})
-        told = f"{count(len(link.own), 'link')} of clients' own, of {count(owners, 'principal')}"
+        owned = [one.principal for one in link.own if one.principal]
+        told = f"{count(len(owned), 'link')} of clients' own, of {count(len(set(owned)), 'principal')}"
+        if len(owned) < len(link.own):
+            among = count(len(link.own) - len(owned), "link")
+            told = f"{told}; {among}" if owned else among
+            told += " of clients that can be asked the same"
         remarks += [Text(line, style="dim") for line in _wrapped_lines(told, width)]
     if link.budget:
         remarks += [
