@@ -12,6 +12,7 @@ from interlock.config.plan import (
     AuthPlan,
     AxPlan,
     ChildPlan,
+    DevicesPlan,
     Dial,
     DriversPlan,
     IssuerPlan,
@@ -61,6 +62,10 @@ def _tree(ax: AxPlan) -> dict[str, Any]:
 
 def _drivers(drivers: DriversPlan) -> dict[str, Any]:
     return {name: each for name, each in _plain(drivers).items() if name != "own"}
+
+
+def _devices(devices: DevicesPlan) -> dict[str, Any]:
+    return {"mode": devices.mode}
 
 
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
@@ -143,6 +148,7 @@ _SHOWN: Final[dict[str, Callable[[Any], dict[str, Any]]]] = {
     "auth": _authentication,
     "ax": _tree,
     "approvals": _approvals,
+    "devices": _devices,
     "drivers": _drivers,
     "tool": _tool,
 }

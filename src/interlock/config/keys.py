@@ -18,6 +18,7 @@ from interlock.config.plan import (
     BudgetPlan,
     Channel,
     DegradedPlan,
+    DevicesPlan,
     GatePlan,
     LimitsPlan,
     McpPlan,
@@ -345,6 +346,17 @@ _DEGRADED = keys_of(
     Key(name="grace_s", kind=Seconds(low=0, high=MONTH_S), example=60, help="How long they stay."),
 )
 
+_DEVICES = keys_of(
+    DevicesPlan,
+    Key(
+        name="mode",
+        example="on_behalf",
+        help="Where devices are registered: here, as servers of this node (aggregate), or each of them at the parents"
+        " of this node, which speaks and beats for it (on_behalf).",
+    ),
+    unwritten=("described",),
+)
+
 _GATE = keys_of(
     GatePlan,
     Key(
@@ -554,6 +566,7 @@ SECTIONS: Final = {
         Section(name="safety", shape="table", keys=SAFETY, help="Agents whose steps are reported and judged."),
         Section(name="rooms", shape="table", keys=ROOMS, help="What holds for every room (MCPx)."),
         Section(name="room", shape="list", keys=ROOM, help="A room: a topic that agents, people and robots share."),
+        Section(name="devices", shape="table", keys=_DEVICES, help="Microcontrollers and PLCs."),
         Section(name="registry", shape="table", keys=REGISTRY, help="The registry of tool surface names."),
         Section(name="budget", shape="table", keys=_BUDGET, help="What a registered subserver may use."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),

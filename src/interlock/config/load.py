@@ -12,11 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from interlock.config.cross_checks import check_names, check_together
+from interlock.config.device_files import read_devices
 from interlock.config.folders import config_folder, data_folder, home_folder
 from interlock.config.keys import SECTIONS
 from interlock.config.layers import environment_layer, file_layer, flags_layer
 from interlock.config.location import At, ConfigContext, Layer
-from interlock.config.plan import Plan, ServerPlan, Spawn
+from interlock.config.plan import DevicePlan, Plan, ServerPlan, Spawn
 from interlock.config.problems import ConfigInvalid, Findings, Problem
 from interlock.config.reader import Settings
 
@@ -61,6 +62,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
     data = settings.top.get("data", data_folder(env))
     check_together(settings, workspace, data, findings)
     check_names(settings)
+    devices = read_devices(workspace, settings, around, findings)
     if not files and not settings.servers and not findings.problems():
         hint = "`interlock init` writes one"
         findings.warning(Problem(message=f"no {FILE_NAME} was found, so there are no servers", hint=hint))
@@ -76,7 +78,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
         servers=tuple(_with_folders(server, workspace, data) for server in settings.servers.values()),
         tools=settings.tools,
         room=settings.rooms,
-        **_tables(settings, config_folder(env)),
+        **_tables(settings, config_folder(env), devices),
     )
     return Loaded(
         plan=plan,
@@ -86,10 +88,11 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
     )
 
 
-def _tables(settings: Settings, own: Path) -> dict[str, Any]:
+def _tables(settings: Settings, own: Path, devices: tuple[DevicePlan, ...]) -> dict[str, Any]:
     """The field of the plan for each section that is a table."""
     written = {each.name: settings.tables.get(each.name, {}) for each in SECTIONS.values() if each.shape == "table"}
     written["drivers"] = written["drivers"] | {"own": own / "drivers"}
+    written["devices"] = written["devices"] | {"described": devices}
     types = {field.name: field.type for field in msgspec.structs.fields(Plan)}
     return {name: types[name](**values) for name, values in written.items()}
 

@@ -21,6 +21,7 @@ from interlock.protocol.aql.safety.policy import (
 )
 from interlock.protocol.aql.tool_operations import OperationRule
 from interlock.protocol.ax.budget import KEYS, Limits
+from interlock.protocol.devices.description import DeviceDescription
 from interlock.protocol.rooms.settings import RoomSettings
 
 
@@ -367,6 +368,18 @@ class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
 Enforcement = Literal["reject", "session", "warn", "off"]
 
 
+class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One `.devices/SEGMENT.toml`."""
+
+    segment: str
+    description: DeviceDescription
+
+
+class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
+    mode: Literal["aggregate", "on_behalf"] = "aggregate"
+    described: tuple[DevicePlan, ...] = ()  # in the workspace
+
+
 class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """[registry]: the registry of tool surface names, and what follows when a server does not keep to it."""
 
@@ -450,6 +463,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     safety: SafetyPlan = SafetyPlan()
     rooms: RoomsPlan = RoomsPlan()
     room: tuple[RoomPlan, ...] = ()
+    devices: DevicesPlan = DevicesPlan()
     registry: RegistryPlan = RegistryPlan()
     budget: BudgetPlan = BudgetPlan()
     limits: LimitsPlan = LimitsPlan()

@@ -85,13 +85,28 @@ class OwnLink(Struct, frozen=True, kw_only=True):
     idle_s: Annotated[int, Meta(description="Seconds without a call under way, since one last began.")]
 
 
+class Device(Struct, frozen=True, kw_only=True):
+    """What is counted of a device."""
+
+    profile: Annotated[str, Meta(description="a, b, json or modbus.")]
+    sent: Annotated[int, Meta(description="Messages to it, heartbeats and repetitions included.")]
+    received: Annotated[int, Meta(description="Messages from it.")]
+    retries: Annotated[int, Meta(description="Calls that were sent once more.")]
+    discarded: Annotated[dict[str, int], Meta(description="What came and was dropped, by reason.")]
+    unplugged: Annotated[int, Meta(description="How often it was there and went.")]
+    waiting: Annotated[int, Meta(description="Calls that wait for their turn.")]
+    seen: Annotated[str | None, Meta(description="When it last gave a sign of life.")]
+    missing: Annotated[tuple[str, ...], Meta(description="Described tools that it does not announce.")]
+
+
 class Link(Struct, frozen=True, kw_only=True):
     """One link, and how it stands. A child that has not registered yet has only the fields without a default."""
 
     segment: Annotated[str, Meta(description="Its place in the namespace, by which people call it.")]
     driver: Annotated[str | None, Meta(description="Of a driver's server: the driver, ID@MAJOR.")] = None
     kind: Annotated[
-        str, Meta(description="spawned, dialled, leaf, aggregator; child: of this node, not registered yet.")
+        str,
+        Meta(description="spawned, dialled, leaf, aggregator, participant, device; child: not registered yet."),
     ]
     transport: Annotated[str, Meta(description="stdio, http, sse, websocket, ...")]
     era: Annotated[str | None, Meta(description="legacy or modern; null before the first contact.")] = None
@@ -128,6 +143,7 @@ class Link(Struct, frozen=True, kw_only=True):
     token: Annotated[HeldToken | None, Meta(description="The token the node has for it.")] = None
     consent: Annotated[bool, Meta(description="Whether it waits for a person to agree to a token.")] = False
     own: Annotated[tuple[OwnLink, ...], Meta(description="What principals and sessions have of their own.")] = ()
+    device: Annotated[Device | None, Meta(description="Of a device: what is counted.")] = None
     own_because: Annotated[str | None, Meta(description="Why they do, where the node decided it.")] = None
     users: Annotated[int | None, Meta(description="Users with a connection of their own; null: all share one.")] = None
 

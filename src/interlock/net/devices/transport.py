@@ -1,6 +1,6 @@
 """The one interface of all transports of devices."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class TransportFailed(Exception):
@@ -32,3 +32,11 @@ class Transport(Protocol):
         """How many messages were dropped, by reason."""
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class LineSignals(Protocol):
+    """A transport with a line that says whether a device is there (AX-B.3-1)."""
+
+    async def is_signalled(self) -> bool:
+        """Raises OSError."""

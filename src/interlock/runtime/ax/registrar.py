@@ -76,7 +76,8 @@ class Registrar(Members):
 
     def keep_segments(self, plan: Plan) -> None:
         """Segments that the configuration assigns cannot be registered."""
-        self._configured = tuple(server.segment for server in plan.servers)
+        devices = (device.segment for device in plan.devices.described)
+        self._configured = (*(server.segment for server in plan.servers), *devices)
         self._keep()
         self._children = {child.segment: f"child:{child.segment}" for child in plan.ax.children}
 

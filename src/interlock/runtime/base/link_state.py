@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 RETRY_AFTER_MS: Final = 5000  # MCP-AX 13.2
+UNREACHABLE: Final = "subserver_unreachable"  # AX-13.2-2
 
 
 class LinkState(Enum):
@@ -24,6 +25,7 @@ class Standing(msgspec.Struct, frozen=True):
     reason: str | None
     since_wall: float
     retry_after_ms: int = RETRY_AFTER_MS
+    gone: str = UNREACHABLE  # what a caller hears of it while it is away
 
 
 class Outlook(msgspec.Struct, frozen=True):

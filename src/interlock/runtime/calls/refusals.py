@@ -63,7 +63,7 @@ def maybe_unusable(standing: Standing) -> Refuse | None:
 def degraded_fault(standing: Standing) -> Fault:
     unauthorised = standing.state is LinkState.UNAUTHORISED
     data: dict[str, Any] = {
-        "reason": _REASONS.get(standing.state, "subserver_unreachable"),  # AX-13.2-2
+        "reason": _REASONS.get(standing.state, standing.gone),
         "since": rfc3339(standing.since_wall),
         "retry_after_ms": standing.retry_after_ms,
         "mcpax_code": -32002,  # the draft's own number, which 2026-07-28 does not let us send as the code

@@ -480,6 +480,8 @@ class _LinkItemsBuilder:
         if isinstance(mirrored, str):
             return Withheld(name=original, reason=mirrored)
         irreversible = judged.irreversible
+        if irreversible and not is_open and not self._link.is_checked:  # AX-8.N-3
+            return unlisted_tools.link_unchecked(original)
         asked = original in self._link.asks
         hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open, asked=asked)
         gated = told.gated or hold is not None  # AX-11.3-17, AX-11.3-18

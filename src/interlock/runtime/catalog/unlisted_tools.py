@@ -25,6 +25,11 @@ def hidden(name: str) -> Withheld:
     return Withheld(name=name, reason=HIDDEN)
 
 
+def link_unchecked(name: str) -> Withheld:
+    reason = 'it cannot be undone, and its link has no checksum: write crc = "crc16", or allow_unchecked = true'
+    return Withheld(name=name, reason=reason, code="link_unchecked")
+
+
 def too_many_hops(name: str, hops: int, hops_max: int) -> Withheld:
     return Withheld(name=name, reason=f"it is {hops} hops away; ax.max_hops is {hops_max}", code="hops_exceeded")
 

@@ -615,7 +615,8 @@ class ConnectedLink(Link):
         return asking
 
     def _lost_fault(self, detail: str, outcome: str, what: Undelivered | None = None) -> LostFault:
-        return lost_fault(detail, outcome, wall=self._clock.wall(), retry_after_ms=self.retry_after_ms, what=what)
+        wall, retry_after_ms = self._clock.wall(), self.retry_after_ms
+        return lost_fault(detail, outcome, wall=wall, retry_after_ms=retry_after_ms, what=what, reason=self.gone)
 
     # What the keeper says
 

@@ -1,14 +1,15 @@
 """A link: one segment of the namespace, or several joined by dots, and whatever answers its calls.
 
-Theory of operation. Everything a client can call stands behind a link, which is one of five kinds:
+Theory of operation. Everything a client can call stands behind a link, which is one of six kinds:
 
     ServerLink       a server that the node starts or dials (configured, of a driver, or a user's own)
     RegisteredLink   a subserver that came to the node and registered (MCP-AX)
     ParticipantLink  a participant of a room that serves MCP (MCPx)
+    DeviceLink       a device: its commands are tools (MCP-AX 8)
     ContractLink     the contracts of drivers: a call is admitted here and goes over a ServerLink lent to it
     OwnLink          the node itself
 
-The first three are `ConnectedLink`s: messages of MCP go over a pipe, and a keeper owns the link, connects it and lists
+The first four are `ConnectedLink`s: messages of MCP go over a pipe, and a keeper owns the link, connects it and lists
 what is there. This base class is what all others need, from the catalog to the operator: who it is, how it stands, what
 it offers, how busy it is, and `send`, which takes only what the guard admitted.
 
@@ -28,7 +29,7 @@ from interlock.protocol.ax.hop_metadata import ADOPTED, Offer
 from interlock.protocol.drivers.server_name import server_name
 from interlock.protocol.mcp.eras import Era
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.base.link_state import RETRY_AFTER_MS, LinkState, Outlook, Standing
+from interlock.runtime.base.link_state import RETRY_AFTER_MS, UNREACHABLE, LinkState, Outlook, Standing
 from interlock.runtime.calls.budgets import Account
 from interlock.runtime.calls.call import Call, CallFactory, Members, Pending, WaitingCalls
 from interlock.runtime.calls.caller import Caller
@@ -84,7 +85,9 @@ class Link:
     call_type: CallFactory = Call  # of a tools/call
     task_call_type: CallFactory = Call  # of a tools/call whose client asks for a task
     checks_input = False  # whether arguments of a tool are compared with a contract
+    is_checked = True  # whether a wrong byte on the way is found out
     retry_after_ms = RETRY_AFTER_MS
+    gone = UNREACHABLE  # what a caller hears while its server is away
     timeout_s = TIMEOUT_S  # of a call whose tool declares no latency class, and of other requests
     account: Account | None = None  # the budget of a registration
     classes: Mapping[str, ToolClass] = {}  # what the configuration says of tools, by their own names
@@ -167,5 +170,5 @@ class Link:
     def stand(self, state: LinkState, reason: str | None) -> None:
         if self.standing.state is not state or self.standing.reason != reason:
             since = self._clock.wall() if self.standing.state is not state else self.standing.since_wall
-            self.standing = Standing(state, reason, since, self.retry_after_ms)
+            self.standing = Standing(state, reason, since, self.retry_after_ms, self.gone)
             self.events.on_standing(self)

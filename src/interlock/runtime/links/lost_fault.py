@@ -2,6 +2,7 @@
 
 from interlock.protocol.jsonrpc.errors import TOOL_DEGRADED, Fault
 from interlock.runtime.base.clock import rfc3339
+from interlock.runtime.base.link_state import UNREACHABLE
 from interlock.runtime.links.pipes import Undelivered
 
 
@@ -13,11 +14,17 @@ class LostFault(Fault, frozen=True):
 
 
 def lost_fault(
-    detail: str, outcome: str, *, wall: float, retry_after_ms: int, what: Undelivered | None = None
+    detail: str,
+    outcome: str,
+    *,
+    wall: float,
+    retry_after_ms: int,
+    what: Undelivered | None = None,
+    reason: str = UNREACHABLE,
 ) -> LostFault:
     """`outcome`: not_sent, or unknown where the server may have acted."""
     data = {
-        "reason": "subserver_unreachable",  # AX-13.1-4
+        "reason": reason,  # AX-13.1-4
         "since": rfc3339(wall),
         "outcome": outcome,  # AX-13.1-4
         "retry_after_ms": retry_after_ms,

@@ -13,6 +13,7 @@ from interlock.runtime.ax.ownership import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.credentials.service import CredentialService
+from interlock.runtime.devices.devices import Devices
 from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
@@ -34,6 +35,7 @@ class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
     asking: AskingMemory
     connector_parts: ConnectorParts  # what connecting to a server takes
     servers: Servers
+    devices: Devices
     subtree: Feed[tuple[str, ...]]  # the ids of the aggregators below this node
     registrar: Registrar
     children: ChildSupervisor
@@ -119,6 +121,7 @@ def make_link_parts(
             approvals.ruled,
             asking,
         ),
+        devices=Devices(stores.current, calls.link_events, calls.keepers, calls.catalog, connector_parts),
         subtree=subtree,
         registrar=registrar,
         children=children,

@@ -127,6 +127,7 @@ class Node:
             self._endpoints,
             links.reaper,
             links.servers,
+            links.devices,
             drivers.drivers,
             links.registrar,
             links.children,

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from interlock.config.device_files import device_files
 from interlock.config.difference import as_written, differences, section_of, without
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan
@@ -27,7 +28,7 @@ LOOK_S: Final = 1.0
 
 Read = Callable[[], Loaded]  # raises ConfigInvalid
 Take = Callable[[Plan, Plan], Awaitable[None]]  # the old plan, the new one
-_Seen = tuple[tuple[int, int, int] | None, ...]
+_Seen = tuple[tuple[int, int, int] | str | None, ...]
 
 
 class Reload:
@@ -40,7 +41,7 @@ class Reload:
         self._takes = takes
         self._clock = clock
         self._read_wall = clock.wall()
-        self._seen = _look(paths)
+        self._seen = _look(paths, plan.workspace)
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.plan = plan  # in effect, but for `restart_for`
@@ -73,7 +74,7 @@ class Reload:
             try:
                 await asyncio.wait_for(self._asked.wait(), LOOK_S)
             except TimeoutError:
-                if _look(self._paths) == self._seen:
+                if _look(self._paths, self.plan.workspace) == self._seen:
                     continue
             self._asked.clear()
             try:
@@ -86,7 +87,7 @@ class Reload:
                 self.problem = "internal error while it was taken up; the log has it"
 
     async def take_up(self) -> None:
-        self._seen = _look(self._paths)
+        self._seen = _look(self._paths, self.plan.workspace)
         try:
             # Reading asks the file system only, but files may lie on a slow one.
             loaded = await asyncio.to_thread(self._read)
@@ -99,7 +100,7 @@ class Reload:
         self._read_wall = self._clock.wall()
         self.problem = None
         self._paths = loaded.paths
-        self._seen = _look(self._paths)
+        self._seen = _look(self._paths, self.plan.workspace)
         await self._put_into_effect(loaded.plan)
 
     async def _put_into_effect(self, new: Plan) -> None:
@@ -135,8 +136,13 @@ class Reload:
         return self._takes.get(key) or self._takes.get(section_of(key))
 
 
-def _look(paths: tuple[Path, ...]) -> _Seen:
-    return tuple(_facts(path) for path in paths)
+def _look(paths: tuple[Path, ...], workspace: Path) -> _Seen:
+    """The files read, and the descriptions of devices, also those that could not be read."""
+    try:
+        devices = device_files(workspace)
+    except OSError:
+        devices = []
+    return (*map(_facts, paths), *(fact for file in devices for fact in (file.name, _facts(file))))
 
 
 def _facts(path: Path) -> tuple[int, int, int] | None:

@@ -40,6 +40,7 @@ class ReloadSteps:
         """By the key of the plan, or the section it is in."""
         return {
             "servers": self._take_servers,
+            "devices.described": self._take_devices,
             "drivers": self._take_drivers,
             "tools": self._take_tools,
             "gate": self._take_tools,
@@ -63,6 +64,11 @@ class ReloadSteps:
         if (contracts := self._drivers.contracts.maybe) is not None:
             await contracts.retake()
         await self._approvals.guard_changes.replan(new)
+
+    async def _take_devices(self, old: Plan, new: Plan) -> None:
+        self._stores.current.replace(new)
+        self._links.registrar.keep_segments(new)
+        await self._links.devices.take(old, new)
 
     async def _take_drivers(self, old: Plan, new: Plan) -> None:
         self._stores.current.replace(new)

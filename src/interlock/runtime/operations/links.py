@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from interlock.operator_api.links import (
     DeniedHost,
+    Device,
     HeldToken,
     LinkLog,
     Links,
@@ -145,6 +146,7 @@ class LinkOperations:
             consent=keeper.holder is not None and keeper.holder.waits_for_consent,
             users=len(own) if link.own is not None and not link.own.is_whole else None,
             own=tuple(self._own_link(one) for one in own) if link.own is None or link.own.is_whole else (),
+            device=_device(link),
             own_because=next((one.reason for one in (link.own, link.own_of_legacy) if one is not None), None),
         )
 
@@ -227,6 +229,27 @@ def _last_words(keeper: Keeper) -> str | None:
 def _denied_hosts(links: Iterable[ConnectedLink]) -> tuple[DeniedHost, ...]:
     found = {place: one for link in links for place, one in link.denied.items()}
     return tuple(DeniedHost(place=place, why=one.why, remedy=one.remedy) for place, one in found.items())
+
+
+def _device(link: ConnectedLink) -> Device | None:
+    if link.kind != "device":
+        return None
+    from interlock.runtime.devices.device_link import DeviceLink  # its libraries are an extra
+
+    if not isinstance(link, DeviceLink):
+        return None
+    session, counters = link.device, link.device.counters
+    return Device(
+        profile=session.description.profile,
+        sent=counters.sent,
+        received=counters.received,
+        retries=counters.retries,
+        discarded=dict(sorted(session.discarded.items())),
+        unplugged=counters.unplugged,
+        waiting=session.waiting,
+        seen=None if counters.seen_wall is None else rfc3339(counters.seen_wall),
+        missing=session.missing,
+    )
 
 
 def _held(keeper: Keeper) -> HeldToken | None:

@@ -1,0 +1,81 @@
+"""The descriptions of devices: `.devices/SEGMENT.toml` of the workspace, read into the plan."""
+
+from pathlib import Path
+from typing import Final
+
+from interlock.config.layers import file_layer
+from interlock.config.location import At, ConfigContext, WrongValue
+from interlock.config.plan import DevicePlan
+from interlock.config.problems import Findings, Problem, nearest
+from interlock.config.reader import Settings
+from interlock.config.value_types import Segment
+from interlock.protocol.devices.description_check import DescriptionFault, read_description
+
+FOLDER: Final = ".devices"
+DEVICES_MAX: Final = 10_000
+
+
+def device_files(workspace: Path) -> list[Path]:
+    """Raises OSError; a workspace without the folder has none."""
+    try:
+        found = list((workspace / FOLDER).iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(file for file in found if file.suffix == ".toml" and not file.name.startswith("."))
+
+
+def read_devices(
+    workspace: Path, settings: Settings, around: ConfigContext, findings: Findings
+) -> tuple[DevicePlan, ...]:
+    folder = workspace / FOLDER
+    try:
+        files = device_files(workspace)
+    except OSError as error:
+        findings.problem(Problem(file=str(folder), message=f"cannot be read: {error.strerror}"))
+        return ()
+    if len(files) > DEVICES_MAX:
+        findings.problem(Problem(file=str(folder), message=f"has more than {DEVICES_MAX} descriptions"))
+        return ()
+    devices = [_read(file, settings, around, findings) for file in files]
+    known = tuple(device for device in devices if device is not None)
+    _check_lines_apart(known, folder, findings)
+    return known
+
+
+def _read(file: Path, settings: Settings, around: ConfigContext, findings: Findings) -> DevicePlan | None:
+    layer = file_layer(file, findings, None)
+    if layer is None:
+        return None
+    at = At(layer, around, findings)
+    segment = Segment().read(file.stem, at)
+    if isinstance(segment, WrongValue):
+        return None
+    if segment in settings.servers:
+        at.wrong(f"'{segment}' is the segment of a server already", "give the file another name")
+    read = read_description(layer.tree)
+    if isinstance(read, tuple):
+        for fault in read:
+            _report(fault, at)
+        return None
+    return DevicePlan(segment=segment, description=read)
+
+
+def _report(fault: DescriptionFault, at: At) -> None:
+    for step in fault.path:
+        at = at.inside(step)
+    like = nearest(fault.unknown, fault.known) if fault.unknown is not None else None
+    known = f"known here: {', '.join(fault.known)}" if fault.known else fault.hint
+    at.wrong(fault.message, f"did you mean '{like}'?" if like is not None else known)
+
+
+def _check_lines_apart(devices: tuple[DevicePlan, ...], folder: Path, findings: Findings) -> None:
+    """Nothing in a frame says which of two devices on a serial line is meant."""
+    seen: dict[str, str] = {}
+    for device in devices:
+        link = device.description.link
+        if link.transport != "uart_cbor" or link.port is None:
+            continue
+        if link.port in seen:
+            message = f"its port is that of '{seen[link.port]}' already"
+            findings.problem(Problem(file=str(folder / f"{device.segment}.toml"), key="link.port", message=message))
+        seen.setdefault(link.port, device.segment)

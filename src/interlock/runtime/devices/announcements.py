@@ -1,0 +1,39 @@
+"""The tools that a device announced, under the names of its description (AX-B.3-4)."""
+
+from interlock.protocol.devices.announcement import Announcement
+from interlock.protocol.devices.description import DeviceDescription
+from interlock.protocol.devices.messages import DeviceFault, Registration
+from interlock.protocol.devices.tool_schemas import announced_tool
+from interlock.runtime.devices.device_tools import DeviceTool, device_tool
+
+
+class Announcements:
+    def __init__(self, segment: str, description: DeviceDescription) -> None:
+        self._segment = segment
+        self._description = description
+        self._announcement = Announcement()
+        self._described = {tool.id: tool for tool in description.tools}
+        self.missing: tuple[str, ...] = ()  # described and not announced
+
+    def take(self, registration: Registration) -> dict[str, DeviceTool] | None:
+        """The tools by name, once the last part came. Raises DeviceFault: the former ones stay."""
+        announced = self._announcement.add(registration)
+        if announced is None:
+            return None
+        link = self._description.link
+        found: dict[str, DeviceTool] = {}
+        for one in announced:
+            tool = announced_tool(one, self._described.get(one.id), link)
+            if tool.name in found:
+                raise DeviceFault("malformed", f"two tools have the name {tool.name}")
+            try:
+                found[tool.name] = device_tool(self._segment, self._description, tool)
+            except ValueError as error:
+                raise DeviceFault("malformed", str(error)) from error
+        ids = {one.id for one in announced}
+        self.missing = tuple(tool.name for tool in self._description.tools if tool.id not in ids)
+        return found
+
+    def reset(self) -> None:
+        """The connection is new."""
+        self._announcement.reset()

@@ -1,0 +1,93 @@
+"""The life of a device's link: there when its session says so, degraded when not, and back without a word of anybody.
+
+The session polls the device and opens its transport again; the keeper only waits for it.
+"""
+
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.config.plan import DevicePlan
+from interlock.net.devices.connections import Connections
+from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.mcp.methods import TOOLS_LIST
+from interlock.runtime.devices.device_link import DeviceLink
+from interlock.runtime.devices.session import DeviceSession
+from interlock.runtime.links.connected_link import ConnectedLink
+from interlock.runtime.links.connector import ConnectFailed, Connector, ConnectorParts
+from interlock.runtime.links.keeper import Keeper, StockCatalog
+from interlock.runtime.links.link_events import LinkEvents
+
+PRESENT_S: Final = 3.0  # for the first sign of life, before the node says that there is none
+LOOK_AGAIN_S: Final = 30.0  # the session says when it is there; this only ends the grace of its tools
+
+
+class _Presence(Connector):
+    """There is nothing to launch or dial: the session finds the device."""
+
+    _link: DeviceLink
+
+    async def connect(self, start: AsyncExitStack) -> None:
+        session = self._link.device
+        if not await session.present_within(PRESENT_S):
+            raise ConnectFailed(session.reason or "it does not answer")
+        self._link.arrive()
+
+
+class DeviceKeeper(Keeper):
+    link: DeviceLink
+    reads = (TOOLS_LIST,)
+    is_reread = False
+
+    def __init__(
+        self,
+        plan: DevicePlan,
+        connector_parts: ConnectorParts,
+        connections: Connections,
+        stock: StockCatalog,
+        events: LinkEvents,
+    ) -> None:
+        clock, revealer = connector_parts.clock, connector_parts.revealer
+        self.session = DeviceSession(plan.segment, plan.description, clock, self, connections, revealer)
+        super().__init__(lambda keeper: DeviceLink(plan, keeper, clock, self.session), connector_parts, stock, events)
+        self._connector = _Presence(self.link, connector_parts, self.stderr, self._loss)
+
+    @property
+    def may_return_soon(self) -> bool:
+        return False
+
+    def start(self) -> None:
+        self.session.open()
+        super().start()
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self.session.close()
+
+    async def restart(self) -> None:
+        """Its transport is opened anew."""
+        self.session.reopen()
+
+    def _backoff_s(self) -> float:
+        return LOOK_AGAIN_S
+
+    def on_unreachable(self, link: ConnectedLink) -> None:
+        """Whether it is there is the session's to say."""
+
+    # What the session says (SessionOwner)
+
+    def on_present(self) -> None:
+        self._wake.set()
+
+    def on_absent(self, reason: str) -> None:
+        if self._usable.is_set():
+            self.lose(reason)
+
+    def on_tools(self) -> None:
+        if self._usable.is_set():
+            self.on_changed(self.link, "tools")
+
+    def on_event(self, name: str, content: dict[str, Any]) -> None:
+        said = {"level": "info", "logger": self.link.segment, "data": {"event": name, **content}}
+        self._events.on_log(self.link, Raw(encode_value(said)))

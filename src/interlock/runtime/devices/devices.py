@@ -1,0 +1,71 @@
+"""The devices of a node: a keeper for each description, and what happens when descriptions change."""
+
+import asyncio
+from collections.abc import Iterable
+
+from interlock.config.plan import DevicePlan, Plan
+from interlock.net.devices.connections import Connections
+from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.links.connected_link import ConnectedLink
+from interlock.runtime.links.connector import ConnectorParts
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link_events import LinkEvents
+from interlock.runtime.links.listing import Listing
+
+
+class Devices:
+    def __init__(
+        self,
+        current: CurrentPlan,
+        link_events: LinkEvents,
+        keepers: dict[str, Keeper],
+        catalog: Catalog,
+        connector_parts: ConnectorParts,
+    ) -> None:
+        self._current = current
+        self._link_events = link_events
+        self._keepers = keepers
+        self._catalog = catalog
+        self._connector_parts = connector_parts
+        self._connections = Connections()
+        self._own: dict[str, Keeper] = {}
+
+    async def open(self) -> None:
+        self._add(self._current.plan.devices.described)
+
+    async def take(self, old: Plan, new: Plan) -> None:
+        """A device that is described as before is not touched."""
+        was = {device.segment: device for device in old.devices.described}
+        now = {device.segment: device for device in new.devices.described}
+        await asyncio.gather(*(self._remove(one) for one, device in was.items() if now.get(one) != device))
+        self._add([device for one, device in now.items() if was.get(one) != device])
+
+    async def close(self) -> None:
+        await asyncio.gather(*(self._remove(one) for one in list(self._own)))
+
+    def _add(self, devices: Iterable[DevicePlan]) -> None:
+        for device in devices:
+            keeper = self._own[device.segment] = self._keepers[device.segment] = self._keeper(device)
+            keeper.start()
+
+    def _keeper(self, device: DevicePlan) -> Keeper:
+        from interlock.runtime.devices.device_keeper import DeviceKeeper  # its libraries are an extra
+
+        return DeviceKeeper(device, self._connector_parts, self._connections, self._stock, self._link_events)
+
+    async def _stock(self, link: ConnectedLink, listing: Listing | None) -> None:
+        if listing is None:
+            self._catalog.drop(link)
+        else:
+            await self._catalog.stock(link, listing)
+
+    async def _remove(self, segment: str) -> None:
+        """Its tools leave the lists first, so that no client calls what is going away."""
+        keeper = self._own.pop(segment, None)
+        if keeper is None:
+            return
+        self._catalog.drop(keeper.link)
+        await keeper.stop()
+        if self._keepers.get(segment) is keeper:
+            del self._keepers[segment]

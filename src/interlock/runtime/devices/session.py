@@ -1,0 +1,515 @@
+"""The session with one device: its transport held open, its presence watched, its calls sent and answered.
+
+Theory of operation. A session has one task, which opens the transport, waits until it is lost, and opens it again; all
+else happens in callbacks of the loop. A device is there or not:
+
+    absent    no transport, or no sign of life: polled (heartbeats, or {1:"r"} of one that describes itself)
+    present   its tools are known, and a valid message came within three intervals
+
+A request is queued, then in flight until its answer, its last timeout or the end of the transport. One is in flight
+at a time unless the description says more, heartbeats included, so that a stub with one buffer is never overrun. While
+a call is in flight its device is not asked for a sign of life: it may be at work.
+
+Nothing that comes is believed: what cannot be decoded, answers nothing, or answers with the number of another tool is
+counted and dropped, and the request goes on waiting.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.net.devices.connections import Connections
+from interlock.net.devices.transport import LineSignals, Transport, TransportFailed
+from interlock.net.devices.transports import make_transport
+from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
+from interlock.protocol.devices.description import DeviceDescription
+from interlock.protocol.devices.messages import Answer, DeviceFault, Notice, Registration
+from interlock.protocol.devices.metadata import without_metadata
+from interlock.protocol.devices.wire_formats import codec_of
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.credentials.errors import Unobtainable
+from interlock.runtime.credentials.secret_references import SecretResolver
+from interlock.runtime.devices.announcements import Announcements
+from interlock.runtime.devices.counters import DeviceCounters
+from interlock.runtime.devices.device_tools import DeviceTool, device_tool
+from interlock.runtime.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.devices")
+
+QUEUE_MAX: Final = 16  # AX-B.1-8
+INTERVALS_MAX: Final = 3  # without a sign of life (MCP-AX 6.3)
+ASK_S: Final = 5.0  # between two requests for a registration (AX-8.3-3)
+REOPEN_S: Final = 1.0  # between two attempts to open a transport
+SETTLE_S: Final = 1.0  # an announcement so soon after one that was asked for is the same one again
+EVENTS_PER_S: Final = 20  # that are passed on; the others are counted
+BATCH_S: Final = 3600.0  # of a tool whose caller manages the time
+
+OnDone = Callable[[CallOutcome], None]
+
+
+class SessionOwner(Protocol):
+    def on_present(self) -> None: ...
+
+    def on_absent(self, reason: str) -> None: ...
+
+    def on_tools(self) -> None:
+        """What a present device offers has changed."""
+
+    def on_event(self, name: str, content: dict[str, Any]) -> None: ...
+
+
+class Watcher(Protocol):
+    def on_traffic(self, sent: bool, data: bytes) -> None: ...
+
+
+class Request:
+    """A call, or a heartbeat where `tool` is None."""
+
+    __slots__ = ("arguments", "attempts", "id", "message", "on_done", "timer", "tool")
+
+    def __init__(self, tool: DeviceTool | None, arguments: Mapping[str, Any], attempts: int, on_done: OnDone | None):
+        self.tool = tool
+        self.arguments = arguments
+        self.attempts = attempts  # that are left
+        self.on_done = on_done  # None: no call waits for it
+        self.id = 0
+        self.message = b""
+        self.timer: asyncio.TimerHandle | None = None
+
+    def end(self, outcome: CallOutcome) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        on_done, self.on_done = self.on_done, None
+        if on_done is not None:
+            on_done(outcome)
+
+
+class DeviceSession:
+    def __init__(
+        self,
+        segment: str,
+        description: DeviceDescription,
+        clock: Clock,
+        owner: SessionOwner,
+        connections: Connections,
+        revealer: SecretResolver | None = None,
+    ) -> None:
+        self.segment = segment
+        self.description = description
+        self.counters = DeviceCounters()
+        self.tools: dict[str, DeviceTool] = {}
+        self.reason: str | None = None  # why it is absent; None: it is there, or it is not known yet
+        self.is_present = False
+        self.missing: tuple[str, ...] = ()  # described tools that it did not announce
+        self.watchers: list[Watcher] = []
+        self._clock = clock
+        self._owner = owner
+        self._connections = connections
+        self._revealer = revealer
+        link = description.link
+        self._codec = codec_of(description)
+        self._asks_registration = self._codec.encode_registration_request() is not None
+        self._interval_s = link.heartbeat_ms / 1000
+        self._timeout_s = link.timeout_ms / 1000
+        self._presence = link.presence if link.transport == "uart_cbor" and description.profile == "a" else "poll"
+        self._announcements = Announcements(segment, description)
+        self._events = {event.id: event.name for event in description.events}
+        self._events_heard: deque[float] = deque(maxlen=EVENTS_PER_S)
+        self._queue: deque[Request] = deque()
+        self._in_flight: dict[int, Request] = {}
+        self._last_id = 0
+        self._is_unanswered = False  # a call had no answer since the device was last heard
+        self._asked = -inf  # for its registration
+        self._asks_open = 0
+        self._answered_ask = -inf
+        self._transport: Transport | None = None
+        self._discarded_before: dict[str, int] = {}  # by transports that are closed
+        self._lost: asyncio.Future[str] | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._reopen = asyncio.Event()
+        self._settled = asyncio.Event()  # it is known whether it is there
+
+    # Life
+
+    def open(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"device {self.segment}")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._leave("the node is stopping")
+
+    def reopen(self) -> None:
+        """Close the transport and open it again, now."""
+        self._reopen.set()
+        self.on_transport_lost("reopened by the operator")
+
+    async def present_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._settled.wait(), seconds)
+        except TimeoutError:
+            return False
+        return self.is_present
+
+    @property
+    def discarded(self) -> dict[str, int]:
+        """By reason: of the framing and of the messages."""
+        now = self._transport.discarded if self._transport is not None else {}
+        found = dict(self.counters.discarded)
+        for counted in (self._discarded_before, now):
+            for reason, count in counted.items():
+                found[reason] = found.get(reason, 0) + count
+        return found
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    async def _run(self) -> None:
+        while True:
+            reason = await self._hold_transport()
+            self._leave(reason)
+            try:
+                async with asyncio.timeout(REOPEN_S):
+                    await self._reopen.wait()
+            except TimeoutError:
+                pass
+            self._reopen.clear()
+
+    async def _hold_transport(self) -> str:
+        """Until it is lost; the reason."""
+        self._lost = asyncio.get_running_loop().create_future()
+        transport: Transport | None = None
+        try:
+            transport = make_transport(self.segment, await self._revealed(), self, self._connections)
+            await transport.open()
+        except TransportFailed as failed:
+            if transport is not None:
+                await transport.close()
+            return str(failed)
+        except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
+            return str(failed)
+        self._transport = transport
+        try:
+            self._begin()
+            return await self._lost
+        finally:
+            self._transport = None
+            if self._tick is not None:
+                self._tick.cancel()
+            for reason, count in transport.discarded.items():
+                self._discarded_before[reason] = self._discarded_before.get(reason, 0) + count
+            await transport.close()
+
+    async def _revealed(self) -> DeviceDescription:
+        link = self.description.link
+        if self._revealer is None or link.password is None:
+            return self.description
+        await self._revealer.begin()
+        password = await self._revealer.text(link.password)
+        return msgspec.structs.replace(self.description, link=msgspec.structs.replace(link, password=password))
+
+    def _begin(self) -> None:
+        """The transport is open."""
+        self._asks_open = 0
+        self._announcements.reset()
+        if self._presence == "assume":
+            self._arrive()
+        self._look()
+
+    # Presence
+
+    def _look(self) -> None:
+        """Once per period: ask for a sign of life, or find that there was none for too long."""
+        loop = asyncio.get_running_loop()
+        is_polled = self._presence == "poll"
+        period_s = self._interval_s if self._asks_registration else self._interval_s / 2  # AX-B.3-1
+        if not self.is_present and self._asks_registration:
+            period_s = min(period_s, ASK_S)
+        self._tick = loop.call_later(period_s, self._look)
+        now = self._clock.now()
+        if self._presence in ("cts", "gpio"):
+            if self._looking is None or self._looking.done():
+                self._looking = loop.create_task(self._look_at_signal())
+        elif self.is_present and is_polled and self._is_silent(now):
+            silent_s = INTERVALS_MAX * self._interval_s
+            self._leave(f"no sign of life for {silent_s:g} s")
+        if not self.is_present and self._asks_registration:
+            self._ask_registration()
+        elif is_polled and not self._in_flight and not self._queue:
+            self._enqueue(Request(None, {}, 1, None))
+
+    def _is_silent(self, now: float) -> bool:
+        is_at_work = bool(self._in_flight) and not self._is_unanswered
+        return not is_at_work and now - self.counters.seen > INTERVALS_MAX * self._interval_s
+
+    async def _look_at_signal(self) -> None:
+        transport = self._transport
+        if not isinstance(transport, LineSignals):
+            return
+        try:
+            is_there = await transport.is_signalled()
+        except OSError as error:
+            is_there = False
+            log.info("device %s: its line cannot be read: %s", self.segment, error)
+        if transport is not self._transport:
+            return
+        if is_there and not self.is_present:
+            self._arrive()
+        elif not is_there:
+            self._leave(f"its {self._presence} line says that it is not there")
+
+    def _ask_registration(self) -> None:
+        message = self._codec.encode_registration_request()
+        if message is not None:
+            self._asked = self._clock.now()
+            self._asks_open += 1
+            self._send(message)
+
+    def _arrive(self) -> None:
+        """It is there, and what it offers is known."""
+        if self.is_present:
+            return
+        if not self._asks_registration and not self.tools:
+            tools = (device_tool(self.segment, self.description, tool) for tool in self.description.tools)
+            self.tools = {one.tool.name: one for one in tools}
+        self.is_present, self.reason = True, None
+        self._is_unanswered = False
+        self._settled.set()
+        self._owner.on_present()
+
+    def _leave(self, reason: str) -> None:
+        """It is gone: what was sent has no answer, and what waits is not sent."""
+        was_present, self.is_present = self.is_present, False
+        self.reason = reason
+        if was_present:
+            self.counters.count_unplugged()
+        self._settled.set()
+        self._end_all(reason)
+        if was_present:
+            self._settled.clear()
+        self._owner.on_absent(reason)
+
+    def _end_all(self, reason: str) -> None:
+        sent, self._in_flight = list(self._in_flight.values()), {}
+        waiting = list(self._queue)
+        self._queue.clear()
+        for request in sent:
+            request.end(Lost(reason, was_sent=True))
+        for request in waiting:
+            request.end(Lost(reason, was_sent=False))
+
+    # Calls
+
+    def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> Request | None:
+        """None: it ended at once. Nothing is sent unless the arguments are what the tool takes."""
+        arguments = without_metadata(arguments)
+        fault = tool.input.maybe_fault(arguments)
+        if fault is not None:
+            on_done(Failed("argument_invalid", fault.reason, path=fault.pointer))
+            return None
+        if not self.is_present:
+            on_done(Lost(self.reason or "it is not there", was_sent=False))
+            return None
+        if len(self._queue) >= QUEUE_MAX and not self._has_room:
+            on_done(Busy())
+            return None
+        link, is_reliable = self.description.link, self._transport is not None and self._transport.is_reliable
+        attempts = 1 + (link.retries if tool.may_repeat and not is_reliable else 0)  # AX-B.4-6
+        request = Request(tool, arguments, attempts, on_done)
+        self._enqueue(request)
+        return request
+
+    def abandon(self, request: Request) -> None:
+        """Nobody waits for it any more. What was sent keeps its place until it is answered or its time is over."""
+        request.on_done = None
+        request.attempts = 0
+        if request in self._queue:
+            self._queue.remove(request)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._in_flight) < self.description.link.in_flight
+
+    def _enqueue(self, request: Request) -> None:
+        self._queue.append(request)
+        self._send_next()
+
+    def _send_next(self) -> None:
+        while self._queue and self._has_room and self._transport is not None:
+            self._send_first(self._queue.popleft())
+
+    def _send_first(self, request: Request) -> None:
+        request.id = self._next_id()
+        try:
+            if request.tool is None:
+                request.message = self._codec.encode_heartbeat(request.id)
+            else:
+                request.message = self._codec.encode_call(request.id, request.tool.tool, request.arguments)
+        except DeviceFault as fault:
+            is_large = fault.code == "too_large"
+            request.end(Failed("too_large" if is_large else "argument_invalid", fault.detail, path=fault.path))
+            return
+        self._in_flight[request.id] = request
+        self._send_attempt(request)
+
+    def _next_id(self) -> int:
+        while True:
+            self._last_id = self._last_id % self._codec.id_max + 1
+            if self._last_id not in self._in_flight:
+                return self._last_id
+
+    def _send_attempt(self, request: Request) -> None:
+        request.attempts -= 1
+        request.timer = asyncio.get_running_loop().call_later(self._attempt_s(request), self._on_timeout, request)
+        self._send(request.message)
+
+    def _attempt_s(self, request: Request) -> float:
+        """A tool that says how long it may take is given that time, however it is divided."""
+        tool = request.tool
+        if tool is None or tool.tool.latency_class is None:
+            return self._timeout_s
+        try:
+            whole_s = TIMEOUT_S[LatencyClass(tool.tool.latency_class)]
+        except ValueError:
+            return self._timeout_s
+        if whole_s is None:  # batch: the caller manages the time
+            return BATCH_S
+        attempts = 1 + (self.description.link.retries if tool.may_repeat else 0)
+        return max(self._timeout_s, whole_s / attempts)
+
+    def _send(self, message: bytes) -> None:
+        if self._transport is not None:
+            self.counters.count_sent()
+            self._transport.send(message)
+
+    def _on_timeout(self, request: Request) -> None:
+        request.timer = None
+        if self._in_flight.get(request.id) is not request:
+            return
+        if request.attempts > 0:
+            self.counters.count_retry()
+            self._send_attempt(request)
+            return
+        del self._in_flight[request.id]
+        self._is_unanswered = True
+        request.end(Lost("it did not answer in time", was_sent=True))
+        self._send_next()
+
+    # What the transport says (TransportOwner)
+
+    def on_traffic(self, sent: bool, data: bytes) -> None:
+        for watcher in self.watchers:
+            watcher.on_traffic(sent, data)
+
+    def on_transport_lost(self, reason: str) -> None:
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(reason)
+            self._leave(reason)
+
+    def on_message(self, message: bytes) -> None:
+        self.counters.count_received()
+        try:
+            received = self._codec.decode_untrusted(message)
+        except DeviceFault as fault:
+            self._discard(fault.code)
+            return
+        match received:
+            case Answer():
+                self._on_answer(received)
+            case Registration():
+                self._on_registration(received)
+            case Notice():
+                self._on_notice(received)
+
+    def _discard(self, reason: str) -> None:
+        self.counters.discarded[reason] += 1
+
+    def _note_life(self) -> None:
+        self.counters.note_life(self._clock.now(), self._clock.wall())
+        self._is_unanswered = False
+
+    def _on_answer(self, answer: Answer) -> None:
+        request = self._in_flight.get(answer.request_id)
+        if request is None:
+            self._discard("no_request")  # a duplicate, a late one, or one of another's
+            return
+        asked = None if request.tool is None else request.tool.tool.id
+        if answer.tool_id is not None and answer.tool_id != asked:
+            self._discard("wrong_tool")
+            return
+        self._note_life()
+        del self._in_flight[answer.request_id]
+        if request.tool is None:
+            request.end(Succeeded({}))
+            if not self._asks_registration and self._presence == "poll":
+                self._arrive()
+        else:
+            request.end(self._outcome(request.tool, answer))
+        self._send_next()
+
+    def _outcome(self, tool: DeviceTool, answer: Answer) -> CallOutcome:
+        if answer.status != 0:
+            name = tool.tool.status.get(str(answer.status))
+            return Failed("status", "the device refused or failed", status=answer.status, name=name)
+        try:
+            content = self._codec.result(tool.tool, answer.payload)
+        except DeviceFault as fault:
+            return Failed("response_invalid", fault.detail, path=fault.path)
+        wrong = None if tool.output is None else tool.output.maybe_fault(content)
+        if wrong is not None:
+            return Failed("response_invalid", wrong.reason, path=wrong.pointer)
+        return Succeeded(content)
+
+    def _on_registration(self, registration: Registration) -> None:
+        now = self._clock.now()
+        try:
+            tools = self._announcements.take(registration)
+        except DeviceFault as fault:
+            self._discard(fault.code)
+            if now - self._asked > SETTLE_S:
+                self._ask_registration()  # a part of it was lost
+            return
+        self._note_life()
+        if tools is None:
+            return  # more of it follows
+        if self._asks_open > 0:
+            self._asks_open, self._answered_ask = 0, now
+        elif now - self._answered_ask > SETTLE_S and self._in_flight:
+            self._end_all("it was reset")  # AX-B.3-3
+        is_changed = {name: one.item for name, one in tools.items()} != {n: o.item for n, o in self.tools.items()}
+        self.missing = self._announcements.missing
+        if is_changed:
+            self.tools = tools
+        if not self.is_present:
+            self._arrive()
+        elif is_changed:
+            self._owner.on_tools()
+
+    def _on_notice(self, notice: Notice) -> None:
+        try:
+            content = self._codec.notice(notice.event_id, notice.payload)
+        except DeviceFault as fault:
+            self._discard(fault.code)
+            return
+        name = self._events.get(notice.event_id)
+        if content is None or name is None or not self.is_present:
+            self._discard("unexpected")
+            return
+        self._note_life()
+        now = self._clock.now()
+        if len(self._events_heard) == EVENTS_PER_S and now - self._events_heard[0] < 1.0:
+            self._discard("too_many_events")
+            return
+        self._events_heard.append(now)
+        self._owner.on_event(name, content)

@@ -1,0 +1,157 @@
+"""Devices of Profile A on serial lines: listed by their description, called, gone and back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.interaction.devices.lines import Line, call, content, listed
+from tests.interaction.harness import RunningNode, running_node, wait_for
+
+TOOLS = """
+profile = "a"
+[[tool]]
+id = 1
+name = "read_sensor"
+description = "The temperature at the vent."
+mutable = false
+reversible = true
+latency_class = "fast"
+response = [{ name = "celsius", type = "i32", scale = 0.1, unit = "degrees Celsius" }]
+resp_len = 4
+status = { "3" = "overheated" }
+[[tool]]
+id = 2
+name = "set_led"
+mutable = true
+reversible = true
+request = [{ name = "level", type = "u8", maximum = 100 }]
+req_len = 1
+"""
+QUICK = "heartbeat_ms = 200\ntimeout_ms = 300"
+
+
+class Place:
+    def __init__(self, node: RunningNode, lines: dict[str, Line]) -> None:
+        self.node = node
+        self.lines = lines
+
+    def line(self, segment: str) -> Line:
+        return self.lines[segment]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("profile_a")
+    workspace: Path = folder / "workspace"
+    lines = {segment: Line(workspace, segment, TOOLS, QUICK) for segment in ("vent", "spare")}
+    with running_node(folder, {}) as node:
+        for segment in lines:
+            node.wait_link(segment, {"state": "ready"})
+        yield Place(node, lines)
+    for line in lines.values():
+        line.unplug()
+
+
+def test_a_described_device_is_listed_with_names_schemas_and_capabilities(place: Place) -> None:
+    tools = listed(place.node, "vent")
+    sensor, led = tools["vent.read_sensor"], tools["vent.set_led"]
+    assert sensor["description"] == "The temperature at the vent."
+    assert sensor["inputSchema"] == {"type": "object", "properties": {}, "additionalProperties": False}
+    assert sensor["outputSchema"]["required"] == ["celsius"]
+    assert led["inputSchema"]["properties"]["level"] == {"type": "integer", "minimum": 0, "maximum": 100}
+    said = sensor["_meta"]["x-mcpax-capability"]
+    assert (said["mutable"], said["reversible"], said["transport"]) == (False, True, "uart_cbor")
+    assert said["latency_class"] == "fast"
+    assert led["_meta"]["x-mcpax-capability"]["mutable"] is True
+
+
+def test_a_call_is_the_number_of_the_tool_and_its_arguments_alone(place: Place) -> None:
+    line = place.line("vent")
+    line.heard.clear()
+    assert (
+        call(place.node, "vent.set_led", {"level": 7}, **{"x-mcpax-route": "r", "progressToken": 4})[
+            "structuredContent"
+        ]
+        == {}
+    )
+    (sent,) = line.calls()
+    assert (sent[1], sent[3:]) == (2, b"\x07")
+    assert content(place.node, "vent.read_sensor") == {"celsius": pytest.approx(0.2, abs=1)}
+
+
+def test_wrong_arguments_never_reach_the_line(place: Place) -> None:
+    line = place.line("vent")
+    line.heard.clear()
+    for arguments, at in (
+        ({"level": 101}, "/level"),
+        ({"level": "x"}, "/level"),
+        ({}, "level"),
+        ({"level": 1, "b": 2}, "b"),
+    ):
+        result = call(place.node, "vent.set_led", arguments)
+        assert result["isError"] is True
+        assert at in result["content"][0]["text"]
+        assert result["_meta"]["x-mcpax-device"]["fault"] == "argument_invalid"
+    assert line.calls() == []
+
+
+def test_a_status_other_than_0_is_an_error_with_its_name(place: Place) -> None:
+    line = place.line("vent")
+    line.reply = lambda message: (
+        [line.framing.encode(bytes((2, message[1], message[2], 3)))] if message[0] == 1 else line.answers(message)
+    )
+    try:
+        result = call(place.node, "vent.read_sensor")
+    finally:
+        line.reply = line.answers
+    assert result["isError"] is True
+    assert result["_meta"]["x-mcpax-device"] == {"fault": "status", "status": 3, "name": "overheated"}
+
+
+def test_a_response_that_is_none_is_not_shown(place: Place) -> None:
+    line = place.line("vent")
+    line.reply = lambda message: (
+        [line.framing.encode(bytes((2, message[1], message[2])) + b"SECRET\0")]
+        if message[0] == 1
+        else line.answers(message)
+    )
+    try:
+        result = call(place.node, "vent.read_sensor")
+    finally:
+        line.reply = line.answers
+    assert result["_meta"]["x-mcpax-device"]["fault"] == "response_invalid"
+    assert "SECRET" not in str(result)
+
+
+def test_an_unplugged_device_is_degraded_at_once_and_returns_by_itself(place: Place) -> None:
+    line = place.line("spare")
+    line.unplug()
+    place.node.wait_link("spare", {"state": "degraded"}, 2.0)
+    refused = call(place.node, "spare.read_sensor")
+    assert refused["data"]["reason"] == "device_absent"
+    assert "spare.read_sensor" in listed(place.node, "spare")
+    assert content(place.node, "vent.read_sensor")
+    line.plug()
+    place.node.wait_link("spare", {"state": "ready"}, 5.0)
+    assert content(place.node, "spare.read_sensor")
+    assert place.node.link("spare")["device"]["unplugged"] == 1
+
+
+def test_a_silent_device_is_degraded_after_three_intervals(place: Place) -> None:
+    line = place.line("spare")
+    line.reply = lambda message: []
+    link = place.node.wait_link("spare", {"state": "degraded"}, 3.0)
+    assert "sign of life" in link["reason"]
+    line.reply = line.answers
+    place.node.wait_link("spare", {"state": "ready"}, 3.0)
+
+
+def test_a_description_that_is_written_while_the_node_runs_is_taken_up(place: Place) -> None:
+    line = Line(place.line("vent").file.parent.parent, "late", TOOLS, QUICK)
+    try:
+        wait_for(lambda: "late.read_sensor" in listed(place.node, "late"))
+        assert content(place.node, "late.read_sensor")
+        line.file.unlink()
+        wait_for(lambda: not listed(place.node, "late"))
+    finally:
+        line.unplug()
