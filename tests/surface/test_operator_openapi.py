@@ -114,6 +114,7 @@ def places(tree: OperatorTree) -> dict[str, list[str]]:
             *("/admin/drivers/demo.ready", "/admin/drivers/demo.new", "/admin/drivers/nowhere"),
         ],
         "/admin/rooms/{topic}/connections": ["/admin/rooms/yard/connections", "/admin/rooms/x/connections"],
+        "/admin/rooms/{topic}/participants": ["/admin/rooms/yard/participants", "/admin/rooms/x/participants"],
         "/admin/names/entries/{name}": ["/admin/names/entries/org_alter_ingest", "/admin/names/entries/x"],
         "/admin/rooms/{topic}/observed": ["/admin/rooms/yard/observed", "/admin/rooms/x/observed"],
         "/approvals": ["/approvals", "/approvals?status=all", "/approvals?kind=call&status=pending"],

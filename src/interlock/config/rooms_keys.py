@@ -74,6 +74,12 @@ ROOMS: Final = keys_of(
         example=5,
         help="How many proposals of one participant may wait.",
     ),
+    Key(
+        name="secret_patterns",
+        kind=_GLOBS,
+        example=["ACME-*"],
+        help="Words that a proposer is warned of before they are sent, besides what looks like a credential anyway.",
+    ),
     Key(name="tracker", example=False, help="Whether proposals are tracked, expire, and wait in the inbox."),
     Key(name="history_days", kind=Whole(low=0, high=36_500), example=30, help="How long envelopes are kept, in days."),
     Key(

@@ -96,9 +96,17 @@ class CreateRoom(RequestBody, frozen=True, kw_only=True):
 
 
 class ChangePrivilege(RequestBody, frozen=True, kw_only=True):
-    """Why a participant is promoted or demoted."""
+    """Why a participant is promoted or demoted, and for how long."""
 
     reason: Annotated[str, Meta(description="For the record.", max_length=2000)] = ""
+    scope: Annotated[
+        Literal["identity", "connection"],
+        Meta(description="identity: also when it comes again; connection: while it stays connected."),
+    ] = "identity"
+    until: Annotated[
+        Annotated[str, Meta(max_length=64)] | None,
+        Meta(description="An RFC 3339 time, after which it is as before; null: no end."),
+    ] = None
 
 
 class UseLogin(RequestBody, frozen=True, kw_only=True):

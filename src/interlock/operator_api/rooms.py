@@ -43,6 +43,38 @@ class RoomConnections(Struct, frozen=True, kw_only=True):
     connections: Annotated[tuple[RoomConnection, ...], Meta(description="Oldest first, participant by participant.")]
 
 
+class MethodRecord(Struct, frozen=True, kw_only=True):
+    """What a participant proposed of one method."""
+
+    method: Annotated[str, Meta(description="The MCP method.")]
+    proposals: Annotated[int, Meta(description="How often.")]
+    approved: Annotated[int, Meta(description="How many were carried out.")]
+    rejected: Annotated[int, Meta(description="How many were rejected.")]
+
+
+class RoomParticipant(Struct, frozen=True, kw_only=True):
+    """A participant that is or was in a room, and its record there."""
+
+    id: Annotated[str, Meta(description="Who, in the room.")]
+    privilege: Annotated[str, Meta(description="full or restricted; of one that is away: what it had or was granted.")]
+    is_present: Annotated[bool, Meta(description="Whether it is in the room.")]
+    principal: Annotated[str, Meta(description="Whose credential it came with.")]
+    first_seen: Annotated[str | None, Meta(description="When it came or sent something for the first time.")]
+    last_seen: Annotated[str | None, Meta(description="When it last came, or sent something without being there.")]
+    proposals: Annotated[int, Meta(description="How many it has made.")]
+    approved: Annotated[int, Meta(description="How many of them were carried out.")]
+    rejected: Annotated[int, Meta(description="How many of them were rejected.")]
+    violations: Annotated[int, Meta(description="How often it was refused an MCP message as restricted.")]
+    methods: Annotated[tuple[MethodRecord, ...], Meta(description="The same, by proposed method.")]
+
+
+class RoomParticipants(Struct, frozen=True, kw_only=True):
+    """Who is or was in a room."""
+
+    topic: Annotated[str, Meta(description="The room.")]
+    participants: Annotated[tuple[RoomParticipant, ...], Meta(description="Those present first.")]
+
+
 class ObservedParticipant(Struct, frozen=True, kw_only=True):
     """A participant whom a mixed room would have refused something."""
 

@@ -143,6 +143,9 @@ class Status(Struct, frozen=True, kw_only=True):
     loosened: Annotated[
         tuple[str, ...], Meta(description="What the configuration loosens and no approver has signed for.")
     ] = ()
+    open_rooms: Annotated[
+        tuple[str, ...], Meta(description="Rooms in open mode, where everyone who may join is full.")
+    ] = ()
     approvers: Annotated[
         tuple[Approver, ...], Meta(description="Whose signature may approve, or would if enrolled.")
     ] = ()

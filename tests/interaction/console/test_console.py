@@ -5,6 +5,7 @@ import http.client
 import json
 import re
 import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,26 @@ from tests.interaction.console.conftest import Console, Passkey, log_in
 from tests.interaction.console.garden import BIG_CHARS, command
 from tests.interaction.gate.held import Client
 from tests.interaction.harness import RunningNode, wait_for
+from tests.interaction.rooms.participant import token
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 pytestmark = pytest.mark.timeout(120)  # a browser starts slowly beside seven others
 
 TOOL, SERVER = "/tools?tool=garden.water_beds", "/servers?server=shed"
-PAGES = ("/", "/approvals", "/activity", "/tools", TOOL, SERVER, "/agents", "/access", "/grants", "/classification")
+PAGES = (
+    "/",
+    "/approvals",
+    "/activity",
+    "/tools",
+    TOOL,
+    SERVER,
+    "/agents",
+    "/rooms",
+    "/access",
+    "/grants",
+    "/classification",
+)
 WATER = {"bed": "north", "litres": 5}
 
 
@@ -272,6 +288,95 @@ def test_agents_and_access_say_what_there_is_and_what_to_do_next(console: Consol
     expect(page.locator("main")).to_contain_text("ada")
 
 
+def in_room(node: RunningNode, secret: str, kind: str, payload: dict[str, Any]) -> int:
+    """What a participant without a WebSocket sends; gives the status."""
+    there = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    with contextlib.closing(there):
+        sent = json.dumps({"id": str(uuid.uuid4()), "kind": kind, "payload": payload})
+        there.request("POST", "/v0/topics/beds/messages", sent, {"authorization": f"Bearer {secret}"})
+        return there.getresponse().status
+
+
+@pytest.mark.req("X-7.3-1", "X-7.3-2", "X-7.2-1")
+def test_an_agent_is_promoted_by_somebody_who_read_its_record_and_says_why(console: Console) -> None:
+    node, page = console.node, console.open("/rooms")
+    node.admin("/admin/rooms", "POST", {"topic": "beds"})
+    secret = token(node, "planner", "beds")
+    for number in range(3):
+        proposed = {"method": "tools/call", "params": {"name": "water", "arguments": {"bed": number}}}
+        assert in_room(node, secret, "mcp/proposal", proposed) == 202
+    assert in_room(node, secret, "mcp", {"method": "x"}) == 403
+    wait_for(lambda: len(node.admin("/approvals")["approvals"]) >= 3)
+    room = page.get_by_label("beds")
+    row = room.locator("li", has_text="planner").first
+    expect(row).to_contain_text("restricted")
+    expect(room).to_contain_text("Everyone in the room sees them, arguments included")
+    waiting = room.locator('a[href^="/approvals/"]')
+    expect(waiting).to_have_count(3)
+    waiting.first.click()
+    expect(page.locator("#approval")).to_contain_text("sees this proposal, arguments included")
+    ids = [one["id"] for one in node.admin("/approvals")["approvals"] if one["kind"] == "proposal"]
+    node.admin(f"/approvals/{ids[0]}", "POST", {"decision": "deny", "reason": "too wet"})
+    console.open("/rooms")
+    expect(row).to_contain_text("tools/call: 0 of 3 approved, 1 rejected")  # live
+    expect(row).to_contain_text("1 violation")
+    row.get_by_role("button", name="Promote").click()
+    dialog = page.locator("dialog")
+    for name, value in (("Proposals", "3"), ("Approved", "0"), ("Rejected", "1"), ("Violations", "1")):
+        expect(dialog.locator(f"dt:text-is('{name}') + dd")).to_have_text(value)
+    expect(dialog.locator("dt:text-is('First seen') + dd")).to_have_text(re.compile(" ago$"))
+    for reason in ("", "   "):
+        page.get_by_label("Reason, for the record").fill(reason)
+        dialog.get_by_role("button", name="Promote").click()
+        expect(dialog).to_be_visible()
+    page.evaluate(AXE)
+    assert violations(page, AA) == []
+    console.picture("promote")
+    assert in_room(node, secret, "mcp", {"method": "x"}) == 403
+    page.get_by_label("Reason, for the record").fill("a week without a fault")
+    page.keyboard.press("Enter")
+    expect(row.locator(".pill")).to_have_text("full")
+    assert in_room(node, secret, "mcp", {"method": "x"}) == 202
+    (kept,) = [one for one in node.admin("/admin/audit?limit=1000")["records"] if one.get("method") == "rooms/promote"]
+    assert (kept["participant"], kept["reason"]) == ("planner", "a week without a fault")
+    with connect(f"ws://{node.host}:{node.port}/v0/ws?topic=beds", additional_headers=bearer(secret)) as socket:
+        expect(row).to_contain_text("present")
+        row.get_by_role("button", name="Disconnect").click()
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                socket.recv(10)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 4403
+    row.get_by_role("button", name="Demote").click()
+    page.get_by_label("Reason, for the record").fill("enough")
+    page.keyboard.press("Enter")
+    expect(row.locator(".pill")).to_have_text("restricted")
+    for id in ids[1:]:
+        node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+@pytest.mark.req("X-6.1-2")
+def test_every_page_warns_of_rooms_that_the_configuration_opens(console: Console) -> None:
+    page = console.open("/tools")
+    banner = page.locator("#open-rooms")
+    expect(page.locator("#node")).to_have_text("home")
+    expect(banner).to_have_count(0)
+    written = console.node.config.read_text()
+    try:
+        console.node.config.write_text(written + '\n[[room]]\ntopic = "square"\nmode = "open"\n')
+        expect(banner).to_contain_text("The room square is open. Everyone who may join acts there")
+        console.open("/rooms")
+        expect(banner).to_be_visible()
+        expect(page.get_by_label("square").locator("h2")).to_contain_text("open")
+        assert banner.get_attribute("role") == "alert"
+    finally:
+        console.node.config.write_text(written)
+    expect(banner).to_have_count(0)
+
+
 def fits(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
 
@@ -335,11 +440,11 @@ def test_a_keyboard_alone_reaches_content_navigation_and_a_call(console: Console
     assert page.evaluate("document.activeElement.id") == "content"
     page.locator("header .brand").focus()
     seen = []
-    for _ in range(7):
+    for _ in range(8):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.innerText.split('\\n')[0]"))
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
-    assert seen == ["Overview", "Inbox", "Activity", "Tools", "Servers", "Agents", "Access"]
+    assert seen == ["Overview", "Inbox", "Activity", "Tools", "Servers", "Agents", "Rooms", "Access"]
 
 
 def test_motion_stops_where_a_person_asks_for_less(console: Console) -> None:

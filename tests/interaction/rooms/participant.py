@@ -1,8 +1,11 @@
 """A participant on a bare WebSocket, with no code of the product: it sends what it is told and keeps what it hears."""
 
 import asyncio
+import contextlib
+import http.client
 import json
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from tests.interaction.harness import RunningNode
@@ -71,3 +74,34 @@ def token(node: RunningNode, participant: str, topic: str = "garden", privilege:
 
 
 CALL = {"jsonrpc": "2.0", "id": 42, "method": "tools/call", "params": {"name": "dangerous_operation", "arguments": {}}}
+
+
+@contextlib.asynccontextmanager
+async def joined(node: RunningNode, *who: tuple[str, str], topic: str = "garden", **query: str) -> AsyncIterator[Any]:
+    """Each participant of its own name, and past its welcome and the joins of those after it."""
+    async with contextlib.AsyncExitStack() as stack:
+        there = []
+        for name, privilege in who:
+            one = await Bare.join(node, topic, token(node, name, topic, privilege), **query)
+            stack.push_async_callback(one.leave)
+            there.append(one)
+            assert (await one.next())["payload"]["event"] == "welcome"
+            for earlier in there[:-1]:
+                await earlier.until(kind="presence", event="join")
+        yield there
+
+
+def names(*kinds: str) -> list[tuple[str, str]]:
+    """Participants that no other test knows: the rest of the name is the privilege."""
+    mark = uuid.uuid4().hex[:8]
+    return [(f"{kind}-{mark}-{number}", kind) for number, kind in enumerate(kinds)]
+
+
+def ask(node: RunningNode, path: str, bearer: str | None, method: str = "GET", body: Any = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    headers = {"content-type": "application/json"} | ({} if bearer is None else {"authorization": f"Bearer {bearer}"})
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    connection.close()
+    return answer.status, told

@@ -2,15 +2,15 @@
 
 import asyncio
 import contextlib
-import http.client
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.interaction.harness import RunningNode, running_node
-from tests.interaction.rooms.participant import CALL, Bare, token
+from tests.interaction.rooms.participant import CALL, Bare, ask, joined, names, token
+from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from interlock.rooms.connection import SENT_BYTES_MAX
@@ -58,37 +58,6 @@ full = ["client:alice", "local"]
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     with running_node(tmp_path_factory.mktemp("rooms"), {}, ROOMS) as started:
         yield started
-
-
-@contextlib.asynccontextmanager
-async def joined(node: RunningNode, *who: tuple[str, str], topic: str = "garden", **query: str) -> AsyncIterator[Any]:
-    """Each participant of its own name, and past its welcome and the joins of those after it."""
-    async with contextlib.AsyncExitStack() as stack:
-        there = []
-        for name, privilege in who:
-            one = await Bare.join(node, topic, token(node, name, topic, privilege), **query)
-            stack.push_async_callback(one.leave)
-            there.append(one)
-            assert (await one.next())["payload"]["event"] == "welcome"
-            for earlier in there[:-1]:
-                await earlier.until(kind="presence", event="join")
-        yield there
-
-
-def names(*kinds: str) -> list[tuple[str, str]]:
-    """Participants that no other test knows: the rest of the name is the privilege."""
-    mark = uuid.uuid4().hex[:8]
-    return [(f"{kind}-{mark}-{number}", kind) for number, kind in enumerate(kinds)]
-
-
-def ask(node: RunningNode, path: str, bearer: str | None, method: str = "GET", body: Any = None) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
-    headers = {"content-type": "application/json"} | ({} if bearer is None else {"authorization": f"Bearer {bearer}"})
-    connection.request(method, path, None if body is None else json.dumps(body), headers)
-    answer = connection.getresponse()
-    told = json.loads(answer.read())
-    connection.close()
-    return answer.status, told
 
 
 @pytest.mark.req("X-4.4.1-1", "X-4-6")
@@ -254,8 +223,6 @@ async def test_who_may_not_come_in_is_told_so_before_the_upgrade(node: RunningNo
     good = token(node, "somebody")
 
     async def refusal(path: str, bearer: str | None, **headers: str) -> tuple[int, str]:
-        from websockets.asyncio.client import connect
-
         sent = headers | ({} if bearer is None else {"Authorization": f"Bearer {bearer}"})
         with pytest.raises(InvalidStatus) as refused:
             await connect(f"ws://{node.host}:{node.port}{path}", additional_headers=sent)
@@ -506,20 +473,6 @@ async def test_modes_members_and_limits_of_rooms(node: RunningNode) -> None:
         assert node.admin("/admin/tokens", "POST", {"name": "x", "for": "room", "room": room})["error"] == "reserved_id"
 
 
-@pytest.mark.req("X-3.1-1")
-async def test_every_connection_is_full_or_restricted_and_a_third_privilege_is_refused(node: RunningNode) -> None:
-    async with joined(node, *names("full", "restricted")) as there:
-        old = await Bare.join(node, "garden", token(node, names("full")[0][0]), protocol="mcp-x/v0")
-        listed = node.admin("/admin/rooms/garden/connections")["connections"]
-        assert len(listed) == len(there) + 1
-        assert {one["privilege"] for one in listed} == {"full", "restricted"}
-        await old.leave()
-    for wrong in ("admin", "Full", "full ", ""):
-        room = {"topic": "garden", "participant": "x", "privilege": wrong}
-        refused = node.admin("/admin/tokens", "POST", {"name": "x", "for": "room", "room": room})
-        assert (refused["error"], refused["details"]) == ("unknown_privilege", {"member": "room.privilege"})
-
-
 @pytest.mark.req("X-6.3-3", "X-6.3-5", "X-6.3-6")
 async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
     (old_id, _), (new_id, _) = names("restricted", "full")
@@ -672,27 +625,6 @@ async def test_a_flood_of_refusals_is_not_written_down_line_by_line(node: Runnin
     told = node.admin("/admin/audit?limit=1000")
     lines = [one for one in told["records"] if name in json.dumps(one) and "privilege_violation" in json.dumps(one)]
     assert 0 < len(lines) <= 60
-
-
-@pytest.mark.req("X-5.1-6", "X-10.3-1")
-async def test_one_who_only_posts_is_demoted_and_promoted_too(node: RunningNode) -> None:
-    ((posting, _),) = names("full")
-    secret = token(node, posting, privilege="full")
-    envelope = {"kind": "mcp", "payload": {"method": "notifications/x"}}
-    path = f"/admin/participants/{posting}"
-
-    def publish() -> int:
-        return ask(node, "/v0/topics/garden/messages", secret, "POST", {**envelope, "id": str(uuid.uuid4())})[0]
-
-    async with joined(node, *names("full")) as (witness,):
-        assert node.admin(f"{path}/demote?topic=garden", "POST", {})["error"] == "not_found"
-        assert publish() == 202
-        demoted = node.admin(f"{path}/demote", "POST", {})
-        assert (demoted["oldPrivilege"], demoted["newPrivilege"]) == ("full", "restricted")
-        assert (await witness.until(event="privilege_changed"))["payload"]["participant"]["id"] == posting
-        assert publish() == 403
-        assert node.admin(f"{path}/promote?topic=garden", "POST", {})["newPrivilege"] == "full"
-        assert publish() == 202
 
 
 @pytest.mark.req("X-5.2-7")

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from tests.interaction.harness import RunningNode, running_node
-from tests.interaction.rooms.participant import CALL, Bare, token
+from tests.interaction.rooms.participant import CALL, Bare, ask, token
 from tests.interaction.rooms.published_v0_client import PublishedClient
-from tests.interaction.rooms.test_room_gateway import ask
 
 from interlock.protocol.rooms.envelope import Envelope
 from interlock.rooms import (

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 from tests.interaction.rooms.participant import Bare, token
 from websockets.exceptions import ConnectionClosed
 
@@ -121,6 +121,25 @@ def connect_without_reading(node: RunningNode, bearer: str, topic: str = "garden
     )
     assert stuck.recv(12) == b"HTTP/1.1 101"
     return stuck
+
+
+@pytest.mark.req("X-10.3-1", "X-7.3-1")
+async def test_one_who_only_posts_is_known_after_a_restart(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        secret = token(node, "poster", privilege="full")
+        posting = Wire(node, "/v0/topics/garden/messages", secret)
+        sent = json.dumps({"id": "p-1", "kind": "mcp", "payload": {"method": "x"}}).encode()
+        assert (await asyncio.to_thread(posting.post, sent)).status == 202
+        posting.close()
+        node.stop()
+    with running_node(tmp_path, {}, ROOMS) as node:
+        (known,) = node.admin("/admin/rooms/garden/participants")["participants"]
+        assert (known["id"], known["privilege"], known["is_present"]) == ("poster", "full", False)
+        demoted = node.admin("/admin/participants/poster/demote", "POST", {"reason": "too loud"})
+        assert (demoted["oldPrivilege"], demoted["newPrivilege"]) == ("full", "restricted")
+        one = await Bare.join(node, "garden", secret)
+        assert (await one.next())["payload"]["participant"]["privilege"] == "restricted"
+        await one.leave()
 
 
 @pytest.mark.req("X-8-1")

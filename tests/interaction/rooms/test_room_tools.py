@@ -22,6 +22,7 @@ per_min = { proposals = 100, chat = 60, envelopes = 2000 }
 topic = "garden"
 members = ["client:agent"]
 full = ["client:alice"]
+secret_patterns = ["ACME-*"]
 
 [[room]]
 topic = "hidden"
@@ -157,6 +158,33 @@ async def test_a_restricted_client_proposes_and_a_full_one_carries_it_out(
         fourth = await agent.tool("propose", topic="garden", to=id, tool="echo")
         rejected = await alice.tool("reject", topic="garden", proposal_id=fourth["proposalId"], reason="unsafe")
         assert rejected["status"] == "rejected"
+
+
+@pytest.mark.req("X-7.2-1")
+async def test_a_proposer_is_warned_of_secrets_before_everyone_sees_them(
+    node: RunningNode, members: tuple[Member, Member]
+) -> None:
+    _, agent = members
+    bare = await Bare.join(node, "garden", token(node, f"w-{uuid.uuid4().hex[:8]}"))
+    asked: dict[str, Any] = {"topic": "garden", "to": "sensors", "tool": "log_in"}
+    for arguments in (
+        {"user": "ann", "note": "my key is ACME-4711, keep it"},  # secret_patterns
+        {"steps": [{"password": "correct horse"}]},
+        {"text": "use ghp_" + "a1B2" * 9},
+    ):
+        assert await agent.refused("propose", **asked, arguments=arguments) == "secret_found"
+    assert await agent.refused("propose", **asked, reason="with ACME-4711") == "secret_found"
+    shown = await agent._call("propose", {**asked, "arguments": {"steps": [{"password": "correct horse"}]}})
+    assert shown["structuredContent"]["details"] == {"at": ["/arguments/steps/0/password"]}
+    assert "correct horse" not in json.dumps(shown)
+    said = await agent.tool("propose", **asked, arguments={"password": "public"}, despite_secrets=True)
+    heard = await bare.until(kind="mcp/proposal")  # the first that anyone hears of
+    assert heard["id"] == said["proposalId"]
+    await agent.tool("withdraw", topic="garden", proposal_id=said["proposalId"])
+    listed = (await agent.ask("tools/list", {}))["result"]["tools"]
+    (propose,) = [one for one in listed if one["name"] == "rooms__propose"]
+    assert "sees it while it waits, arguments included" in propose["description"]
+    await bare.leave()
 
 
 @pytest.mark.req("X-2.2-3", "X-4.1-3")

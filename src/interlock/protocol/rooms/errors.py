@@ -7,7 +7,7 @@ Refusal
   what is over                  already_claimed, proposal_expired, unknown_proposal
   what to wait for              rate_limited, unavailable, target_absent, room_full
   which is not there            unknown_topic, history_gap
-  whose arguments are at fault  input_invalid (of a room tool)
+  whose arguments are at fault  input_invalid, secret_found (of a room tool)
 """
 
 from typing import Any, Final, Literal
@@ -42,6 +42,7 @@ Code = Literal[
     "room_full",
     "history_gap",
     "input_invalid",
+    "secret_found",
 ]
 
 # MCPx 4.4.2, to the letter.

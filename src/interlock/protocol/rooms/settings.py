@@ -30,6 +30,7 @@ class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
     proposal_ttl_s: int = 300
     per_min: Rates = Rates()
     proposals_pending: int = 20
+    secret_patterns: tuple[str, ...] = ()  # what also counts as a secret in a proposal, word by word, by glob
     tracker: bool = True  # of proposals (X-10.2-2)
     history_days: int = 7
     history_max: int = 10_000

@@ -76,6 +76,7 @@ def make_operations(
         reload=lambda: reload.status() if reload is not None else None,
         idle_drivers=drivers.drivers.idle,
         names=approvals.names.reminders.due,
+        open_rooms=rooms.rooms.open_topics,
     )
     audit = AuditOperations(stores.audit, stores.recorder)
     return Operations(

@@ -69,6 +69,7 @@ class NodeOperations:
         reload: Callable[[], ConfigurationState | None],
         idle_drivers: Callable[[], list[IdleDriver]],
         names: Callable[[], DueNames],
+        open_rooms: Callable[[], tuple[str, ...]],
     ) -> None:
         """`parents` and `reload` give what there is to say of the parents and of the configuration's files,
         `idle_drivers` what there is to say of drivers without a link."""
@@ -96,6 +97,7 @@ class NodeOperations:
         self._reload = reload
         self._idle_drivers = idle_drivers
         self._names = names
+        self._open_rooms = open_rooms
 
     def status(self) -> Status:
         plan, namespace = self._current.plan, self._catalog.namespace
@@ -145,6 +147,7 @@ class NodeOperations:
             approvers=self._approvers(),
             names=NameCounts(overdue=names.overdue, unconfirmed=names.unconfirmed),
             loosened=self._loosened(),
+            open_rooms=self._open_rooms(),
             safety=SafetyCounts(
                 mode=self._safety.plan.mode,
                 running=len(self._safety.executions.live()),

@@ -1,14 +1,19 @@
 """Rooms, for operators: listed, created, and their participants promoted, demoted and removed (MCPx 10.3)."""
 
+import msgspec
+
 from interlock.operator_api.rooms import (
     Demoted,
     Disconnected,
+    MethodRecord,
     ObservedParticipant,
     ObservedRoom,
     Promoted,
     Room,
     RoomConnection,
     RoomConnections,
+    RoomParticipant,
+    RoomParticipants,
     Rooms,
 )
 from interlock.protocol.rooms.participants import Privilege, is_topic
@@ -22,6 +27,14 @@ from interlock.runtime.rooms.room import Room as LiveRoom
 from interlock.runtime.rooms.rooms import Change
 from interlock.runtime.rooms.rooms import Rooms as RoomRegistry
 from interlock.store.ports import AuditReader
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """On which terms a privilege is changed."""
+
+    reason: str = ""
+    lasts: bool = True  # also for its next connections
+    until: float | None = None
 
 
 class RoomOperations:
@@ -59,6 +72,33 @@ class RoomOperations:
             ),
         )
 
+    def participants(self, topic: str) -> RoomParticipants:
+        """Raises NotFound."""
+        room = self._room(topic)
+        records = dict(self._rooms.records.of_room(topic))
+        ids = [*room.seats, *(id for id in sorted(records) if id not in room.seats)]
+        return RoomParticipants(topic=topic, participants=tuple(self._participant(room, id) for id in ids))
+
+    def _participant(self, room: LiveRoom, id: str) -> RoomParticipant:
+        seat, record = room.seats.get(id), self._rooms.records.maybe(room.topic, id)
+        privilege = self._rooms.maybe_privilege(room, id) or Privilege.RESTRICTED
+        counts = {name: getattr(record, name, 0) for name in ("proposals", "approved", "rejected", "violations")}
+        return RoomParticipant(
+            id=id,
+            privilege=privilege.value,
+            is_present=seat is not None,
+            principal=seat.principal if seat is not None else "" if record is None else record.principal,
+            first_seen=None if record is None else rfc3339(record.first_seen),
+            last_seen=None if record is None else rfc3339(record.last_seen),
+            methods=()
+            if record is None
+            else tuple(
+                MethodRecord(method=name, proposals=one.proposals, approved=one.approved, rejected=one.rejected)
+                for name, one in sorted(record.methods.items())
+            ),
+            **counts,
+        )
+
     async def observed(self, topic: str) -> ObservedRoom:
         """What the room would have refused as a mixed one. Raises NotFound, StoreError."""
         room = self._room(topic)
@@ -76,9 +116,9 @@ class RoomOperations:
                 self._rooms.audit.add("promote", topic, by, "ok", participant=one.participant, reason=reason)
         return await self.observed(topic)
 
-    async def promote(self, participant: str, topic: str | None, by: str, reason: str) -> Promoted:
+    async def promote(self, participant: str, topic: str | None, by: str, terms: Terms) -> Promoted:
         """Raises NotFound, Refused, StoreError."""
-        change = await self._change(participant, topic, Privilege.FULL, by, reason)
+        change = await self._change(participant, topic, Privilege.FULL, by, terms)
         return Promoted(
             participantId=participant,
             oldPrivilege=change.old.value,
@@ -87,9 +127,9 @@ class RoomOperations:
             promotedAt=rfc3339(change.at),
         )
 
-    async def demote(self, participant: str, topic: str | None, by: str, reason: str) -> Demoted:
+    async def demote(self, participant: str, topic: str | None, by: str, terms: Terms) -> Demoted:
         """Raises NotFound, Refused, StoreError."""
-        change = await self._change(participant, topic, Privilege.RESTRICTED, by, reason)
+        change = await self._change(participant, topic, Privilege.RESTRICTED, by, terms)
         return Demoted(
             participantId=participant,
             oldPrivilege=change.old.value,
@@ -105,12 +145,19 @@ class RoomOperations:
         at = rfc3339(self._clock.wall())
         return Disconnected(participantId=participant, closedConnections=closed or 0, by=by, at=at)
 
-    async def _change(self, participant: str, topic: str | None, to: Privilege, by: str, reason: str) -> Change:
+    async def _change(self, participant: str, topic: str | None, to: Privilege, by: str, terms: Terms) -> Change:
         room = self._room_of(participant, topic)
         seat = room.seats.get(participant)
         if to is Privilege.FULL and seat is not None and seat.principal == by:
             raise Refused("self_promotion", "another person has to promote your own participant")
-        change = await self._rooms.change_privilege(room, participant, to, by, reason=reason)
+        is_here = seat is not None and bool(seat.connections)
+        change = (
+            await self._rooms.change_privilege(
+                room, participant, to, by, lasts=terms.lasts, until=terms.until, reason=terms.reason
+            )
+            if terms.lasts or is_here
+            else None
+        )
         if change is None:
             raise NotFound("participant", participant, list(room.seats))
         return change
@@ -124,7 +171,8 @@ class RoomOperations:
     def _room_of(self, participant: str, topic: str | None) -> LiveRoom:
         """Ids are per topic, and MCPx gives the path none: it may be left out where it is clear."""
         rooms = self._rooms.by_topic.values() if topic is None else [self._room(topic)]
-        found = [room for room in rooms if self._rooms.maybe_privilege(room, participant) is not None]
+        found = [room for room in rooms if participant in room.seats]
+        found = found or [room for room in rooms if self._rooms.maybe_privilege(room, participant) is not None]
         if len(found) > 1:
             topics = ", ".join(room.topic for room in found)
             raise Refused("topic_required", f"{participant} is in several rooms: {topics}; say ?topic=")

@@ -17,6 +17,7 @@ from interlock.protocol.rooms.envelope import Envelope, decode_untrusted, encode
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.participants import Participant
 from interlock.protocol.rooms.proposals import STATUS, TOOLS_CALL
+from interlock.protocol.rooms.secrets import secret_refusal
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.rooms.history import Stored, within_bytes
 from interlock.runtime.rooms.leases import Leases
@@ -67,6 +68,7 @@ class Proposing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arguments: Annotated[dict[str, Raw], Meta(description="Of the call.")] = {}
     reason: Reason | None = None
     wait_s: Wait = 0.0
+    despite_secrets: Annotated[bool, Meta(description="Send it although everyone will see what looks secret.")] = False
 
 
 class Fulfilling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,12 +186,23 @@ class Participation:
         payload: Json = {"method": TOOLS_CALL, "params": {"name": asked.tool, "arguments": asked.arguments}}
         if asked.reason is not None:
             payload["reason"] = asked.reason
+        warning = self._maybe_warning(asked)
+        if warning is not None:
+            return warning
         said = await self._publish(principal, asked.topic, PROPOSAL, payload, (asked.to,))
         if isinstance(said, Refusal):
             return said
         settled = await self._rooms.proposals.wait_until_settled(asked.topic, said["id"], max(asked.wait_s, 0.2))
         status = {"status": "published"} if settled is None else _shown(settled)
         return {"topic": asked.topic, "proposalId": said["id"], **status}
+
+    def _maybe_warning(self, asked: Proposing) -> Refusal | None:
+        """X-7.2-1."""
+        room = self._rooms.by_topic.get(asked.topic)
+        if asked.despite_secrets or room is None:
+            return None
+        shown = {"arguments": asked.arguments, "reason": asked.reason}
+        return secret_refusal(msgspec.json.encode(shown), room.settings.secret_patterns)
 
     async def _publish(
         self, principal: str, topic: str, kind: str, payload: Json, to: tuple[str, ...]

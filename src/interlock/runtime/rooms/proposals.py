@@ -33,6 +33,7 @@ from interlock.protocol.rooms.proposals import STATUS, Fulfilment, ProposalStatu
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.feed import Feed
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.fulfilments import Fulfilments
@@ -71,6 +72,7 @@ class Proposals:
     def __init__(self, inbox: Inbox, recorder: Recorder, clock: Clock, tool: Callable[[str], HeldTool | None]) -> None:
         """`tool`: one of this node's, by its name."""
         self.index = ProposalIndex(inbox)
+        self.judged = Feed[tuple[str, str, str, ProposalStatus]]()  # room, proposer, method, and what it came to
         self._inbox = inbox
         self._audit = RoomAudit(recorder, clock)
         self._clock = clock
@@ -179,6 +181,7 @@ class Proposals:
             raised = await self._inbox.raise_(self._draft(room, envelope, proposed, principal, received_at))
             if isinstance(raised, Approval):
                 self.index.add((room.topic, envelope.id), Tracked(raised.id, proposer))
+                self.judged.publish((room.topic, proposer, raised.method or "", ProposalStatus.PENDING))
                 return
             code: Any = "rate_limited" if raised.code == BUDGET_EXCEEDED else "unavailable"
             refusal = Refusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
@@ -342,7 +345,9 @@ class Proposals:
     async def _take_decision(self, room: Room, envelope: Envelope, principal: str) -> None:
         """An envelope of a kind that rejects or withdraws, in rooms that admit it."""
         proposal_id, seat = envelope.correlation_id or "", room.seats.get(envelope.sender or "")
-        who = Participant(id=envelope.sender or "", privilege=Privilege.FULL) if seat is None else seat.participant
+        id = envelope.sender or ""
+        known = room.maybe_known(id) or Privilege.RESTRICTED
+        who = Participant(id=id, privilege=known) if seat is None else seat.participant
         done = (
             await self.withdraw(room.topic, proposal_id, who)
             if envelope.kind == rules.WITHDRAW
@@ -411,6 +416,7 @@ class Proposals:
         self.index.count(topic, status)
         if tracked.told is None and approval.decision is not None:
             self.index.note_decided(approval, approval.decision.at)
+        self.judged.publish((topic, tracked.proposer, approval.method or "", status))
         tracked.told = status
         tracked.changed.set()
         tracked.changed = asyncio.Event()

@@ -21,6 +21,7 @@ from interlock.protocol.rooms.envelope import decode_untrusted as decode_envelop
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.participants import Participant
 from interlock.protocol.rooms.proposals import STATUS, TOOLS_CALL, ProposalStatus
+from interlock.protocol.rooms.secrets import secret_refusal
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.check import CheckNumber, Refuse, Release
@@ -98,6 +99,9 @@ class ProposedCalls:
 
     async def _propose(self, key: Key, hold: ProposalHold, principal: str, arguments: bytes) -> str | Refusal:
         room, stamp = hold.room, hold.room.stamp()
+        warning = secret_refusal(arguments, room.settings.secret_patterns)  # X-7.2-1
+        if warning is not None:
+            return warning
         params = {"name": hold.tool, "arguments": Raw(arguments)}
         made = Envelope(
             id=stamp.id,

@@ -31,6 +31,7 @@ from interlock.runtime.base.feed import Feed
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.history import History
 from interlock.runtime.rooms.known_envelopes import KNOWN_MIN, KnownEnvelopes
+from interlock.runtime.rooms.participant_records import ParticipantRecords
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.rooms")
@@ -139,6 +140,7 @@ class Room:
         clock: Clock,
         tracker: Tracker,
         granted: Callable[[str], Privilege | None],
+        records: ParticipantRecords,
         feeds: RoomFeeds | None = None,
     ) -> None:
         """`granted`: what an admin has granted or taken from a participant."""
@@ -150,7 +152,7 @@ class Room:
         self.seats: dict[str, Seat] = {}
         self.accepted: Counter[str] = Counter()  # since the start, by kind
         self.refused: Counter[str] = Counter()  # by code
-        self._visitors: dict[str, Privilege] = {}  # who sent something of late and is not here
+        self._records = records
         self._coming: dict[str, int] = {}  # connections that are being accepted, by participant
         self.delivered = 0  # the sequence up to which everyone has heard
         self._oldest = 0
@@ -253,6 +255,7 @@ class Room:
                 seat.replaced.append(self._clock.now())
                 seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
         seat.is_observed = is_observed
+        self._note_seen(who, principal)
         self._audit.add("join", self.topic, principal, "ok", participant=who.id, source=source)
         self._feeds.presence.publish((self, who.id))
         keeps = self.settings.history_visibility != "none"
@@ -305,9 +308,14 @@ class Room:
     def tell_change(self, who: Participant, old: Privilege, by: str) -> None:
         self._announce(gateway_messages.privilege_changed(self.stamp(), who, old, by))
 
-    def maybe_visitor(self, participant: str) -> Privilege | None:
-        """What one had that has sent something of late without being here: over HTTP, or from the inbox."""
-        return self._visitors.get(participant)
+    def maybe_known(self, participant: str) -> Privilege | None:
+        """What one had who was here before, or who sends without being here: over HTTP, or from the inbox."""
+        record = self._records.maybe(self.topic, participant)
+        return None if record is None else record.privilege
+
+    def _note_seen(self, who: Participant, principal: str) -> None:
+        if who.id != OWN:
+            self._records.note_seen(self.topic, who.id, principal, who.privilege)
 
     def disconnect(self, participant: str, code: int, reason: str) -> int:
         """Returns how many connections were closed."""
@@ -329,6 +337,8 @@ class Room:
         needs_protocol: bool = True,
     ) -> Refusal | None:
         """Judges an envelope and queues it. `settle` hears when it was stored and delivered, or could not be."""
+        if who.id not in self.seats:
+            self._note_seen(who, principal)
         refusal = enforcement.protocol_refusal(envelope, is_needed=needs_protocol)
         if refusal is None:
             if envelope.protocol == V0:
@@ -336,14 +346,14 @@ class Room:
             refusal = self._refusal(envelope, who)
         if refusal is not None:
             self.refused[refusal.code] += 1
+            if refusal.code == "privilege_violation":
+                self._records.note_violation(self.topic, who.id)
             self._note_refused(envelope, who, principal, refusal)
             return refusal
         now = self._clock.wall()
         envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339_ms(now))
         self.accepted[envelope.kind] += 1
         self._known.add(envelope, who.id)
-        if who.id not in self.seats:
-            self._visitors[who.id] = who.privilege
         self._observe(envelope, who, principal)
         if envelope.kind != enforcement.CHAT:
             self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)
@@ -382,7 +392,6 @@ class Room:
         if who.id not in self._rates and len(self._rates) >= RATES_MAX:
             now = self._clock.now()
             self._rates = {id: one for id, one in self._rates.items() if not one.is_idle(now)}
-            self._visitors = {id: one for id, one in self._visitors.items() if id in self._rates}
             self._refused = {id: one for id, one in self._refused.items() if one and one[-1] > now - MINUTE_S}
         window = self._rates.setdefault(who.id, RateWindow())
         what = {enforcement.PROPOSAL: ("proposals", "envelopes"), enforcement.CHAT: ("chat", "envelopes")}

@@ -74,7 +74,8 @@ _TOOLS: Final = {
         "Say something to everyone in a room. There are no private messages.", asked.Saying, Participation.say
     ),
     "propose": _Tool(
-        "Propose that a participant's tool is called. A full participant or a person decides; everyone sees it.",
+        "Propose that a participant's tool is called. A full participant or a person decides. Everyone in the room"
+        " sees it while it waits, arguments included.",
         asked.Proposing,
         Participation.propose,
     ),

@@ -14,6 +14,7 @@ import msgspec
 
 from interlock.config.plan import Plan, room_settings
 from interlock.protocol.rooms.participants import (
+    GATEWAY,
     Participant,
     Privilege,
     Settled,
@@ -24,11 +25,12 @@ from interlock.protocol.rooms.participants import (
 )
 from interlock.protocol.rooms.settings import RoomSettings
 from interlock.runtime.base.background import BackgroundTasks
-from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.history import History
+from interlock.runtime.rooms.participant_records import ParticipantRecords
 from interlock.runtime.rooms.proposals import Proposals
 from interlock.runtime.rooms.room import REMOVED, Room, RoomFeeds
 from interlock.store.ports import Store, StoreError
@@ -40,6 +42,7 @@ JOINS: Final = "room-joins"  # bucket: topic, line feed, participant -> what had
 GRANTS: Final = "room-grants"  # bucket: topic, line feed, participant -> Grant
 SHUTDOWN: Final = 1001
 FORGET_EVERY_S: Final = 3600.0
+GRANT_LOOK_S: Final = 3600.0  # the clock on the wall may be set meanwhile
 ROOMS_MAX: Final = 1000  # that connecting alone makes
 CREDENTIAL_ENDED: Final = 4401
 
@@ -51,6 +54,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     at: float
     until: float | None = None
+    before: Privilege | None = None  # what it has again afterwards, while it stays
+    beneath: Privilege | None = None  # what an admin had decided without an end, and counts again afterwards
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,11 +88,14 @@ class Rooms:
         self.feeds = feeds or RoomFeeds()
         self.changed = Feed[None]()  # there are other rooms, or other settings of one
         self.audit = RoomAudit(recorder, clock)
+        self.records = ParticipantRecords(store.kv, clock)
         self.proposals = proposals
+        proposals.judged.subscribe(lambda one: self.records.note_proposal(*one))
         self.by_topic: dict[str, Room] = {}
         self._created: dict[str, Created] = {}
         self._grants: dict[str, Grant] = {}
         self._joins: dict[str, int] = {}
+        self._ends: dict[str, asyncio.TimerHandle] = {}  # of grants
         self._creating = asyncio.Lock()
         self._tasks = BackgroundTasks()
         self.is_stopping = False
@@ -96,8 +104,9 @@ class Rooms:
         """Raises StoreError."""
         now = self._clock.wall()
         self.proposals.load()
+        await self.records.open()
         for entry in await self._store.kv.entries(GRANTS, now):
-            self._grants[entry.key] = msgspec.json.decode(entry.value, type=Grant)
+            self._keep(entry.key, msgspec.json.decode(entry.value, type=Grant))
         for entry in await self._store.kv.entries(CREATED, now):
             self._created[entry.key] = msgspec.json.decode(entry.value, type=Created)
         for entry in await self._store.kv.entries(JOINS, now):
@@ -116,10 +125,13 @@ class Rooms:
 
     async def close(self) -> None:
         self.hang_up()
+        for timer in self._ends.values():
+            timer.cancel()
         await self._tasks.close()
         await self.proposals.close()
         for room in self.by_topic.values():
             await room.close()
+        await self.records.close()
 
     async def _forget_forever(self) -> None:
         while True:
@@ -159,7 +171,8 @@ class Rooms:
     async def _begin(self, topic: str) -> Room:
         history = History(self._store.streams, topic)
         granted = partial(self._maybe_grant, topic)
-        room = Room(topic, self._settings(topic), history, self.audit, self._clock, self.proposals, granted, self.feeds)
+        known = (self.audit, self._clock, self.proposals, granted, self.records, self.feeds)
+        room = Room(topic, self._settings(topic), history, *known)
         await room.open()
         self.by_topic[topic] = room
         _warn_if_open(room)
@@ -233,21 +246,32 @@ class Rooms:
 
     def _maybe_grant(self, topic: str, participant: str) -> Privilege | None:
         grant = self._grants.get(f"{topic}\n{participant}")
-        if grant is None or (grant.until is not None and self._clock.wall() >= grant.until):
+        if grant is None:
             return None
-        return grant.privilege
+        return grant.beneath if self._is_over(grant) else grant.privilege
+
+    def _is_over(self, grant: Grant) -> bool:
+        return grant.until is not None and self._clock.wall() >= grant.until
 
     # What admins do
 
     def maybe_privilege(self, room: Room, participant: str) -> Privilege | None:
-        """Of one who is here, or who sent something of late, or of whom an admin has decided before."""
+        """Of one who is or was here, who sent something, or of whom an admin has decided before."""
         seat = room.seats.get(participant)
         if seat is not None:
             return seat.participant.privilege
-        return room.granted(participant) or room.maybe_visitor(participant)
+        return room.granted(participant) or room.maybe_known(participant)
 
     async def change_privilege(
-        self, room: Room, participant: str, privilege: Privilege, by: str, *, lasts: bool = True, reason: str = ""
+        self,
+        room: Room,
+        participant: str,
+        privilege: Privilege,
+        by: str,
+        *,
+        lasts: bool = True,
+        until: float | None = None,
+        reason: str = "",
     ) -> Change | None:
         """None where no such participant is known. Without `lasts` it holds while it is here. Raises StoreError."""
         old = self.maybe_privilege(room, participant)
@@ -255,19 +279,59 @@ class Rooms:
             return None
         now = self._clock.wall()
         if lasts:
-            await self.grant(room, participant, privilege, by)
+            await self.grant(room, participant, privilege, by, until, old)
         if room.set_privilege(participant, privilege, by) is None and old is not privilege:
             room.tell_change(Participant(id=participant, privilege=privilege), old, by)
         event = "promote" if privilege is Privilege.FULL else "demote"
-        self.audit.add(event, room.topic, by, "ok", participant=participant, reason=reason or None)
+        ends, scope = None if until is None else rfc3339(until), None if lasts else "connection"
+        said = reason or None
+        self.audit.add(event, room.topic, by, "ok", participant=participant, reason=said, scope=scope, until=ends)
         return Change(participant=participant, old=old, new=privilege, at=now)
 
-    async def grant(self, room: Room, participant: str, privilege: Privilege, by: str) -> None:
+    async def grant(
+        self,
+        room: Room,
+        participant: str,
+        privilege: Privilege,
+        by: str,
+        until: float | None = None,
+        before: Privilege | None = None,
+    ) -> None:
         """From the next connection on. Raises StoreError."""
-        grant = Grant(privilege=privilege, by=by, at=self._clock.wall())
         key = f"{room.topic}\n{participant}"
-        await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), grant.at)
+        earlier = self._grants.get(key)
+        lasting = None if earlier is None else earlier.privilege if earlier.until is None else earlier.beneath
+        beneath = None if until is None else lasting
+        at = self._clock.wall()
+        grant = Grant(privilege=privilege, by=by, at=at, until=until, before=before, beneath=beneath)
+        await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), at)
+        self._keep(key, grant)
+
+    def _keep(self, key: str, grant: Grant) -> None:
         self._grants[key] = grant
+        timer = self._ends.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if grant.until is not None and not self._is_over(grant):
+            left_s = min(max(0.0, grant.until - self._clock.wall()), GRANT_LOOK_S)
+            self._ends[key] = asyncio.get_running_loop().call_later(left_s, self._look_at_end, key, grant)
+
+    def _look_at_end(self, key: str, grant: Grant) -> None:
+        """A grant that is over takes back what it gave to one that is here."""
+        if not self._is_over(grant):
+            self._keep(key, grant)
+            return
+        del self._ends[key]
+        topic, _, participant = key.partition("\n")
+        room = self.by_topic.get(topic)
+        if room is not None and grant.before is not None and room.set_privilege(participant, grant.before, GATEWAY):
+            event = "promote" if grant.before is Privilege.FULL else "demote"
+            said = "the time of an admin's decision is over"
+            self.audit.add(event, topic, GATEWAY, "ok", participant=participant, reason=said)
+
+    def open_topics(self) -> tuple[str, ...]:
+        """X-6.1-2: where everyone is full without more."""
+        return tuple(topic for topic, room in self.by_topic.items() if room.settings.mode == "open")
 
     def disconnect(self, room: Room, participant: str, by: str) -> int | None:
         """How many connections were closed; None where no such participant is present."""

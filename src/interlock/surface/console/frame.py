@@ -33,6 +33,7 @@ PAGES: Final = (
         path="/servers", title="Servers", script="servers.js", icon="M3 4h14v5H3zM3 11h14v5H3zM6 6.5h1M6 13.5h1"
     ),
     ConsolePage(path="/agents", title="Agents", script="agents.js", icon="M5 8h10v8H5zM10 4v4M8 12v1M12 12v1"),
+    ConsolePage(path="/rooms", title="Rooms", script="rooms.js", icon="M3 4h14v9H9l-4 3v-3H3zM6.5 8.5h7"),
     ConsolePage(path="/access", title="Access", script="access.js", icon="M7 12a3 3 0 1 1 2-5l8 0v3h-2v2h-3v-2H9.5"),
 )
 GRANTS: Final = ConsolePage(path="/grants", title="Standing grants", script="grants.js", under="/approvals")

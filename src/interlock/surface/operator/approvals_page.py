@@ -129,7 +129,8 @@ def _effect(one: Approval) -> str:
     if one.kind in NODE_EFFECTS:
         return f'<p class="effect grave">{text(f"If you agree, {NODE_EFFECTS[one.kind]}.")}</p>'
     if one.kind == "proposal":
-        return f'<p class="effect">{text(f"If you agree, {PROPOSAL_EFFECT}.")}</p>'
+        seen = f"Everyone in the room {one.room} sees this proposal, arguments included."
+        return f'<p class="effect">{text(f"If you agree, {PROPOSAL_EFFECT}.")}</p><p class="hint">{text(seen)}</p>'
     words = effect(one.capability, is_classified=CLASSIFIED in one.factors)
     is_grave = "cannot" in words and one.status in OPEN
     return f'<p class="effect{" grave" if is_grave else ""}">{text(words)}</p>'

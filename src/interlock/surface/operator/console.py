@@ -53,6 +53,10 @@ async def show_classification(_: OperatorExchange[None]) -> Response:
     return console_page(CLASSIFICATION)
 
 
+async def show_rooms(_: OperatorExchange[None]) -> Response:
+    return console_page(_PAGES["/rooms"])
+
+
 async def show_access(_: OperatorExchange[None]) -> Response:
     return console_page(_PAGES["/access"])
 
@@ -90,6 +94,7 @@ ENDPOINTS = (
     _page_endpoint("/tools", show_tools),
     _page_endpoint("/servers", show_servers),
     _page_endpoint("/agents", show_agents),
+    _page_endpoint("/rooms", show_rooms),
     _page_endpoint("/access", show_access),
     _page_endpoint("/grants", show_grants),
     _page_endpoint("/classification", show_classification),

@@ -1,8 +1,21 @@
 """Rooms at the operator endpoint (MCPx 10.3)."""
 
+import time
+
 from interlock.operator_api.requests import ChangePrivilege, CreateRoom
-from interlock.operator_api.rooms import Demoted, Disconnected, ObservedRoom, Promoted, Room, RoomConnections, Rooms
+from interlock.operator_api.rooms import (
+    Demoted,
+    Disconnected,
+    ObservedRoom,
+    Promoted,
+    Room,
+    RoomConnections,
+    RoomParticipants,
+    Rooms,
+)
+from interlock.protocol.rooms.envelope import maybe_moment
 from interlock.runtime.base.operator_errors import Refused
+from interlock.runtime.operations.rooms import Terms
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import BAD_TOPIC, NOT_FOUND, ROOM_EXISTS, SELF_PROMOTION, TOPIC_REQUIRED
 from interlock.surface.operator.parameters import TextParameter
@@ -21,6 +34,10 @@ async def list_connections(exchange: OperatorExchange[None]) -> RoomConnections:
     return exchange.operations.rooms.connections(exchange.path("topic"))
 
 
+async def list_participants(exchange: OperatorExchange[None]) -> RoomParticipants:
+    return exchange.operations.rooms.participants(exchange.path("topic"))
+
+
 async def show_observed(exchange: OperatorExchange[None]) -> ObservedRoom:
     return await exchange.operations.rooms.observed(exchange.path("topic"))
 
@@ -30,9 +47,9 @@ async def migrate(exchange: OperatorExchange[None]) -> ObservedRoom:
 
 
 async def promote(exchange: OperatorExchange[ChangePrivilege]) -> Promoted:
-    topic, body = TOPIC.read(exchange.request), exchange.body
+    topic, terms = TOPIC.read(exchange.request), _terms(exchange.body)
     try:
-        return await exchange.operations.rooms.promote(exchange.path("id"), topic, exchange.principal, body.reason)
+        return await exchange.operations.rooms.promote(exchange.path("id"), topic, exchange.principal, terms)
     except Refused as refused:
         if refused.error == SELF_PROMOTION.name:
             raise RejectedRequest(SELF_PROMOTION.status, refused.error, refused.message) from None
@@ -40,8 +57,19 @@ async def promote(exchange: OperatorExchange[ChangePrivilege]) -> Promoted:
 
 
 async def demote(exchange: OperatorExchange[ChangePrivilege]) -> Demoted:
-    topic, body = TOPIC.read(exchange.request), exchange.body
-    return await exchange.operations.rooms.demote(exchange.path("id"), topic, exchange.principal, body.reason)
+    topic, terms = TOPIC.read(exchange.request), _terms(exchange.body)
+    return await exchange.operations.rooms.demote(exchange.path("id"), topic, exchange.principal, terms)
+
+
+def _terms(body: ChangePrivilege) -> Terms:
+    until = None if body.until is None else maybe_moment(body.until)
+    if body.until is not None and (until is None or until <= time.time()):
+        raise RejectedRequest(
+            400, "invalid_body", "until is a time to come, as RFC 3339 writes it", {"member": "until"}
+        )
+    if until is not None and body.scope == "connection":
+        raise RejectedRequest(400, "invalid_body", "what ends with a connection has no until", {"member": "until"})
+    return Terms(reason=body.reason, lasts=body.scope == "identity", until=until)
 
 
 async def disconnect(exchange: OperatorExchange[None]) -> Disconnected:
@@ -67,6 +95,13 @@ ENDPOINTS = (
         path="/admin/rooms/{topic}/connections",
         handler=list_connections,
         summary="Who is connected to a room.",
+        errors=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="GET",
+        path="/admin/rooms/{topic}/participants",
+        handler=list_participants,
+        summary="Who is or was in a room, with the record of each.",
         errors=(NOT_FOUND,),
     ),
     Endpoint(

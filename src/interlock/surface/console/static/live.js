@@ -22,6 +22,19 @@ function show(state) {
   put(live, state === "out" ? "" : state === "live" ? "Live" : since === null ? "Connecting…" : "Reconnecting… as of " + since.toLocaleTimeString([], { hour12: false }));
 }
 
+/** Everywhere, as long as it is so: the configuration lets everyone act in a room. */
+function warn(topics) {
+  const shown = document.getElementById("open-rooms");
+  if (topics.length === 0) return void shown?.remove();
+  const banner = shown ?? document.createElement("p");
+  banner.id = "open-rooms";
+  banner.className = "error banner";
+  banner.setAttribute("role", "alert");
+  const said = (topics.length === 1 ? "The room " + topics[0] + " is open" : "These rooms are open: " + topics.join(", ")) + ". Everyone who may join acts there without asking.";
+  if (banner.textContent !== said) put(banner, said);
+  if (!shown) document.getElementById("content").prepend(banner);
+}
+
 function badge() {
   const count = document.getElementById("waiting");
   if (!count) return;
@@ -68,6 +81,7 @@ async function open() {
     }
     if (said.status) {
       put(document.getElementById("node"), said.status.node.name);
+      warn(said.status.open_rooms);
       tell("status", said.status);
     }
     if (said.approval) {
