@@ -172,6 +172,11 @@ NOTED_ON: dict[str, str] = {
     " buffer_text",
     "db": "isolation_level",
     "router": "redirect_slashes",
+    # objects of libraries of devices are set up by their attributes
+    "properties": "MaximumPacketSize",
+    "device": "max_speed_hz mode",
+    "pdu": "dev_id",
+    "comm_params": "timeout_connect",
 }
 
 MACHINE_PATH = re.compile(r"(?<![\w.~$)}>\]])/(?:tmp|work|root|opt|home/\w+|Users/\w+)(?![\w-])")

@@ -46,7 +46,8 @@ class Register(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     address: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     field: Field
     write: bool = False
-    word_order: Order = "big"
+    order: Order = "big"  # of the two bytes of a register
+    word_order: Order = "big"  # of the registers of one value
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

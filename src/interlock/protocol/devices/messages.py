@@ -19,6 +19,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     tool_id: int | None = None  # where the message names it
     payload: Any = None
     status: int = 0  # other than 0: it failed
+    name: str | None = None  # of that status, where the protocol itself has one
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):

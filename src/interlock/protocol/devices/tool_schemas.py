@@ -64,7 +64,8 @@ def input_schema(tool: Tool) -> dict[str, Any]:
     if tool.input_schema is not None:
         return tool.input_schema
     if tool.arg_types is None:
-        return _object_schema(tool.request)
+        written = tuple(register.field for register in tool.registers if register.write)
+        return _object_schema(tool.request or written)
     properties = {
         name: field_schema(tool.request[position]) if position < len(tool.request) else _MAJOR_TYPES[major]
         for position, (name, major) in enumerate(zip(argument_names(tool), tool.arg_types, strict=True))
@@ -78,7 +79,8 @@ def output_schema(tool: Tool) -> dict[str, Any] | None:
     if tool.output_schema is not None:
         return tool.output_schema
     if tool.arg_types is None or tool.response:
-        return _object_schema(tool.response)
+        read = tuple(register.field for register in tool.registers if not register.write)
+        return _object_schema(tool.response or read)
     if tool.ret_type in (None, MAP):
         return None
     return _closed({"value": _MAJOR_TYPES[tool.ret_type or 0]}, ["value"])

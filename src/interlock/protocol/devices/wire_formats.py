@@ -17,13 +17,14 @@ def framing_name(link: LinkDescription, profile: Profile) -> str:
 
 
 def codec_of(description: DeviceDescription) -> Codec:
-    """Raises ValueError for Modbus, whose messages are a library's."""
     if description.profile == "json":
         from interlock.protocol.devices.json_codec import JsonCodec
 
         return JsonCodec(description)
     if description.profile == "modbus":
-        raise ValueError("Modbus has no codec of ours")
+        from interlock.protocol.devices.modbus_codec import ModbusCodec
+
+        return ModbusCodec(description)
     from interlock.protocol.devices.frame_codec import FrameCodec, FramedCborCodec
 
     if description.profile == "a":

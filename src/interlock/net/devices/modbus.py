@@ -1,0 +1,187 @@
+"""Modbus: the requests of a message, one after the other, over TCP or a serial line (RTU), through pymodbus.
+
+Units of one address or line share it, with one request in flight. A request that has no answer is given up in silence:
+the sender of the message knows its time. On a serial line answers have no number, so that after one that did not come
+the line rests as long again: a late one must not be taken for the next.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from pymodbus import FramerType, ModbusException
+from pymodbus.client import AsyncModbusSerialClient, AsyncModbusTcpClient
+from pymodbus.pdu import DecodePDU
+
+from interlock.net.devices.connections import Connections
+from interlock.net.devices.transport import TransportFailed, TransportOwner
+from interlock.protocol.devices.description import DeviceDescription, LinkDescription
+from interlock.protocol.devices.modbus_codec import EXCEPTION, split_untrusted
+
+PORT = 502
+CONNECT_S = 5.0
+PARITIES = {"none": "N", "even": "E", "odd": "O"}
+_REQUESTS = DecodePDU(True)
+
+logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)  # what it says is an answer, a time or a loss here
+
+
+class ModbusTransport:
+    is_reliable = False
+
+    def __init__(
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+    ) -> None:
+        link = self._link = description.link
+        self._unit = link.unit
+        self._timeout_s = link.timeout_ms / 1000
+        self._owner = owner
+        self._connections = connections
+        self._key = (
+            (link.transport, link.host, link.tcp_port)
+            if link.transport == "modbus_tcp"
+            else (link.transport, link.port, link.baud, link.parity)
+        )
+        self._line: ModbusLine | None = None
+        self._is_open = False
+        self._executing: set[asyncio.Task[None]] = set()
+        self._discarded: Counter[str] = Counter()
+
+    @property
+    def discarded(self) -> dict[str, int]:
+        return dict(self._discarded)
+
+    async def open(self) -> None:
+        self._line = await self._connections.acquire(self._key, lambda: ModbusLine(self._link))
+        self._line.stations.append(self)
+        self._is_open = True
+
+    def send(self, message: bytes) -> None:
+        if self._is_open and self._line is not None:
+            task = asyncio.create_task(self._execute(self._line, message))
+            self._executing.add(task)
+            task.add_done_callback(self._executing.discard)
+
+    async def close(self) -> None:
+        self._is_open = False
+        executing = list(self._executing)
+        for task in executing:
+            task.cancel()
+        if executing:
+            await asyncio.wait(executing)
+        line, self._line = self._line, None
+        if line is not None:
+            line.stations.remove(self)
+            await self._connections.release(line, self._key)
+
+    def lose(self, reason: str) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._owner.on_transport_lost(reason)
+
+    async def _execute(self, line: "ModbusLine", message: bytes) -> None:
+        _, units = split_untrusted(message)
+        answer = message[:2]
+        for unit in units:
+            answered = await line.answer(self._unit, unit, self._timeout_s, self._owner.on_traffic)
+            if answered is None:
+                self._discarded["no_answer"] += 1
+                return
+            answer += bytes((len(answered),)) + answered
+            if answered[0] & EXCEPTION:
+                break
+        if self._is_open:
+            self._owner.on_message(answer)
+
+
+class ModbusLine:
+    def __init__(self, link: LinkDescription) -> None:
+        self.is_lost = False
+        self.stations: list[ModbusTransport] = []
+        self._link = link
+        self._client: AsyncModbusTcpClient | AsyncModbusSerialClient | None = None
+        self._turn = asyncio.Lock()
+        self._on_traffic: Callable[[bool, bytes], None] | None = None
+
+    async def open(self) -> None:
+        try:
+            client = self._client = self._make_client()
+            is_connected = await client.connect()
+        except (ModbusException, OSError, ValueError) as error:
+            raise TransportFailed(f"{self._name} cannot be opened: {error}") from error
+        if not is_connected:
+            raise TransportFailed(f"{self._name} cannot be opened")
+        client.ctx.comm_params.timeout_connect = 3600.0  # of its answers too; each request has its own time
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            self.is_lost = True  # before it says so itself
+            client.close()
+
+    async def answer(
+        self, unit: int, request: bytes, timeout_s: float, on_traffic: Callable[[bool, bytes], None]
+    ) -> bytes | None:
+        """None: there was none in time."""
+        pdu = _REQUESTS.decode(request)
+        if pdu is None:
+            return None
+        pdu.dev_id = unit
+        async with self._turn:
+            client = self._client
+            if client is None or self.is_lost:
+                return None
+            self._on_traffic = on_traffic
+            try:
+                async with asyncio.timeout(timeout_s):
+                    response = await client.execute(False, pdu)
+            except TimeoutError:
+                if self._link.transport == "modbus_rtu":
+                    await asyncio.sleep(timeout_s)
+                return None
+            except (ModbusException, OSError):
+                return None
+            finally:
+                self._on_traffic = None
+        return bytes((response.function_code,)) + bytes(response.encode())
+
+    @property
+    def _name(self) -> str:
+        link = self._link
+        return f"{link.host}:{link.tcp_port or PORT}" if link.transport == "modbus_tcp" else str(link.port)
+
+    def _make_client(self) -> AsyncModbusTcpClient | AsyncModbusSerialClient:
+        link = self._link
+        if link.transport == "modbus_tcp":
+            return AsyncModbusTcpClient(
+                link.host or "localhost",
+                port=link.tcp_port or PORT,
+                timeout=CONNECT_S,
+                retries=0,
+                reconnect_delay=0,
+                trace_packet=self._trace,
+                trace_connect=self._note_connection,
+            )
+        return AsyncModbusSerialClient(
+            link.port or "",
+            framer=FramerType.RTU,
+            baudrate=link.baud,
+            parity=PARITIES[link.parity],
+            timeout=CONNECT_S,
+            retries=0,
+            reconnect_delay=0,
+            trace_packet=self._trace,
+            trace_connect=self._note_connection,
+        )
+
+    def _trace(self, sent: bool, data: bytes) -> bytes:
+        if self._on_traffic is not None:
+            self._on_traffic(sent, data)
+        return data
+
+    def _note_connection(self, is_connected: bool) -> None:
+        if not is_connected and not self.is_lost:
+            self.is_lost = True
+            for station in list(self.stations):
+                station.lose(f"the connection to {self._name} ended")

@@ -1,0 +1,122 @@
+"""Modbus through pymodbus to its own server: TCP and RTU, several units, answers that do not come."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.contract.device_owner import Owner
+from tests.plc import BUSY, LEVEL, TEMPERATURE, Plc, SerialPair
+
+from interlock.net.devices.connections import Connections
+from interlock.net.devices.modbus import ModbusTransport
+from interlock.net.devices.transport import TransportFailed
+from interlock.protocol.devices.description import DeviceDescription, LinkDescription
+
+READ_TEMPERATURE = bytes.fromhex(f"0007 05 04 {TEMPERATURE:04x} 0002")
+TEMPERATURE_ANSWER = bytes.fromhex("0007 06 04 04 41ac0000")
+WRITE_LEVEL = bytes.fromhex(f"0008 05 06 {LEVEL:04x} 01f4")
+READ_LEVEL = bytes.fromhex(f"0009 05 03 {LEVEL:04x} 0001")
+READ_BUSY = bytes.fromhex(f"000a 05 03 {BUSY:04x} 0001 05 03 {LEVEL:04x} 0001")
+
+
+def made(owner: Owner, connections: Connections, **link: object) -> ModbusTransport:
+    description = DeviceDescription(profile="modbus", link=LinkDescription(**link))  # type: ignore[arg-type]
+    return ModbusTransport("plc", description, owner, connections)
+
+
+class Site:
+    """A PLC, and transports to two of its units."""
+
+    def __init__(self, plc: Plc, line: SerialPair | None, **link: object) -> None:
+        self.plc, self.line = plc, line
+        self.connections = Connections()
+        self.owners = [Owner(), Owner()]
+        link = {"timeout_ms": 2000, **link}
+        self.one, self.two = (
+            made(owner, self.connections, unit=unit, **link) for unit, owner in enumerate(self.owners, 1)
+        )
+
+
+@pytest.fixture(params=["modbus_tcp", "modbus_rtu"])
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    plc = Plc()
+    with SerialPair() as line:
+        if request.param == "modbus_tcp":
+            site = Site(plc, None, transport="modbus_tcp", host="127.0.0.1", tcp_port=await plc.listen())
+        else:
+            await plc.attach(line.paths[1])
+            site = Site(plc, line, transport="modbus_rtu", port=line.paths[0])
+        await asyncio.gather(site.one.open(), site.two.open())
+        yield site
+        await site.one.close()
+        await site.two.close()
+        await plc.stop()
+
+
+async def test_units_of_one_line_are_read_written_and_kept_apart(site: Site) -> None:
+    first, second = site.owners
+    site.one.send(READ_TEMPERATURE)
+    assert await first.next_message() == TEMPERATURE_ANSWER
+    site.one.send(WRITE_LEVEL)
+    assert await first.next_message(1) == WRITE_LEVEL
+    site.one.send(READ_LEVEL)
+    site.two.send(READ_LEVEL)
+    assert await first.next_message(2) == bytes.fromhex("0009 04 03 02 01f4")
+    assert await second.next_message() == bytes.fromhex("0009 04 03 02 0000")
+    assert len(site.connections._held) == 1
+    assert {sent for sent, _ in first.traffic} == {True, False}
+    assert bytes.fromhex(f"01 06 {LEVEL:04x} 01f4") in b"".join(data for sent, data in first.traffic if sent)
+
+
+async def test_an_exception_ends_the_message(site: Site) -> None:
+    site.one.send(READ_BUSY)
+    assert await site.owners[0].next_message() == bytes.fromhex("000a 02 8306")
+    assert site.plc.requests == [(3, BUSY)]
+
+
+async def test_one_request_is_in_flight_and_one_without_an_answer_is_given_up_alone() -> None:
+    plc = Plc()
+    site = Site(plc, None, transport="modbus_tcp", host="127.0.0.1", tcp_port=await plc.listen(), timeout_ms=150)
+    await site.one.open()
+    try:
+        plc.delay_s = 0.2
+        site.one.send(READ_TEMPERATURE)
+        site.one.send(READ_LEVEL)
+        async with asyncio.timeout(2):
+            while not site.plc.requests:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert plc.requests == [(4, TEMPERATURE)]
+        plc.delay_s = 0.0
+        assert await site.owners[0].next_message() == bytes.fromhex("0009 04 03 02 0000")
+        assert site.owners[0].messages == [bytes.fromhex("0009 04 03 02 0000")]
+        assert site.one.discarded == {"no_answer": 1}
+        assert site.owners[0].lost == []
+    finally:
+        await site.one.close()
+        await plc.stop()
+
+
+async def test_a_plc_that_goes_away_is_lost_for_all_its_units_and_can_be_opened_again() -> None:
+    plc = Plc()
+    port = await plc.listen()
+    site = Site(plc, None, transport="modbus_tcp", host="127.0.0.1", tcp_port=port)
+    await asyncio.gather(site.one.open(), site.two.open())
+    await plc.stop()
+    for owner in site.owners:
+        await owner.until(lambda owner: owner.lost)
+        assert f"127.0.0.1:{port}" in owner.lost[0]
+    await site.one.close()
+    await site.two.close()
+    with pytest.raises(TransportFailed, match=str(port)):
+        await site.one.open()
+    await plc.listen(port)
+    await site.one.open()
+    site.one.send(READ_TEMPERATURE)
+    assert await site.owners[0].next_message() == TEMPERATURE_ANSWER
+    await site.one.close()
+    await plc.stop()
+
+
+async def test_a_serial_line_that_is_not_there_says_so() -> None:
+    with pytest.raises(TransportFailed, match="/dev/nowhere"):
+        await made(Owner(), Connections(), transport="modbus_rtu", port="/dev/nowhere").open()
