@@ -16,6 +16,7 @@ from interlock.protocol.names.grammar import (
     length_warnings,
     maybe_name_fault,
 )
+from interlock.protocol.names.lookalikes import Lookalikes
 
 # The draft's section 4.2, as a parser: each rule takes a text and gives what may be left of it.
 ALPHA, DIGIT = frozenset("abcdefghijklmnopqrstuvwxyz"), frozenset("0123456789")
@@ -136,3 +137,14 @@ def test_names_that_read_alike_are_found() -> None:
     alike = [("search", "serach"), ("search", "searhc"), ("list_a", "lists_a"), ("model", "rnodel"), ("tool", "t001")]
     assert all(is_lookalike(one, other) and is_lookalike(other, one) for one, other in alike)
     assert not any(is_lookalike(*pair) for pair in (("search", "search"), ("search", "fetch"), ("ab_c", "cd_e")))
+
+
+SIMILAR = st.text("ab", min_size=5, max_size=7)
+
+
+@pytest.mark.req("REG-5-8", "REG-8.3-1")
+@given(st.sets(SIMILAR, max_size=8), SIMILAR)
+def test_a_near_miss_is_found_among_all_names_as_by_comparing_each(names: set[str], name: str) -> None:
+    near = Lookalikes(names).near(name)
+    alike = {other for other in names if is_lookalike(name, other)}
+    assert near in alike if alike and name not in names else near is None

@@ -212,7 +212,7 @@ async def test_a_name_that_is_listed_twice_is_withheld_though_one_of_the_two_was
     tools = msgspec.structs.replace(second.tools, items=items)
     await house.catalog.stock(link, msgspec.structs.replace(second, tools=tools))
     assert list(house.routes()) == ["l.x.u"]
-    assert house.withheld("l") == {"x.t": "it is listed more than once"}
+    assert house.withheld("l") == {"x.t": "duplicate_in_manifest"}
 
 
 async def test_other_rules_make_every_route_anew() -> None:

@@ -21,6 +21,13 @@ class Withheld(Struct, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(description="Why it is not listed.")]
 
 
+class NotedName(Struct, frozen=True, kw_only=True):
+    """A tool that is listed, and what an operator should know of its name."""
+
+    name: Annotated[str, Meta(description="As its server names it.")]
+    note: Annotated[str, Meta(description="What the registry of names says.")]
+
+
 class Below(Struct, frozen=True, kw_only=True):
     """A segment below a link that is an aggregator, with everything below it."""
 
@@ -120,6 +127,9 @@ class Link(Struct, frozen=True, kw_only=True):
     prompts: Annotated[int, Meta(description="Prompts that are listed.")] = 0
     resources: Annotated[int, Meta(description="Resources that are listed.")] = 0
     withheld: Annotated[tuple[Withheld, ...], Meta(description="What is offered and not listed.")] = ()
+    noted: Annotated[
+        tuple[NotedName, ...], Meta(description="What the registry of names says of tools that are listed.")
+    ] = ()
     in_flight: Annotated[int, Meta(description="Calls of clients that are on their way.")] = 0
     parked: Annotated[int, Meta(description="Calls that wait for their clients.")] = 0
     calls: Annotated[int, Meta(description="Calls so far.")] = 0

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.interaction.gate.held import ADA, GATED, Client, anchor, token
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.names.listed_server import served
 
 from interlock.protocol.names.model import Entry, Revision, Status
@@ -161,3 +161,56 @@ def test_public_names_are_audited_and_confirmed_with_one_action(node: RunningNod
     assert "confirm_public by" in node.cli("names", "show", "acme_fire", "--log").stdout
     assert "names/confirm_public" in node.cli("audit", "tail", "--json").stdout
     assert node.admin("/admin/status")["names"] == {"overdue": 1, "unconfirmed": 0}
+
+
+TWICE = (tool("acme_read"), tool("acme_read", {"type": "object"}))
+SIMILAR = ("acme_serch", "acme_searchh", "acme_saerch", "acme_sear4h", "асme_search")  # the last is not all ASCII
+
+
+@pytest.mark.req("REG-7.1-3", "REG-4.2-5", "REG-3-2")
+def test_names_that_are_doubled_near_or_beside_registered_ones_are_named(node: RunningNode, tools: Path) -> None:
+    others = (tool("acme_extra"), tool("lone_wolf"), *map(tool, SIMILAR))
+    relisted(node, tools, tool("acme_search"), tool("relist"), *TWICE, *others)
+    link = node.wait_link("shop", {"tools": 4 + len(SIMILAR)})
+    (withheld,) = link["withheld"]
+    assert withheld["name"] == "acme_read" and withheld["reason"].startswith("duplicate_in_manifest: ")
+    with Client(node, token=token(node, "rich"), path="/mcp?names=qualified") as client:
+        listed = {one["name"] for one in client.ask("tools/list", {})["result"]["tools"]}
+        assert "shop.acme_read" not in listed
+        assert client.call("shop.acme_extra", {"q": "x"})["structuredContent"] == {"did": "acme_extra"}
+    shown = node.cli("tools", "show", "shop.acme_read")
+    assert shown.returncode == 1 and "duplicate_in_manifest" in shown.stderr
+    assert {one["name"] for one in link["noted"]} == set(SIMILAR)
+    assert all("near_miss: its name looks like the registered acme_search" in one["note"] for one in link["noted"])
+    told = " ".join(node.cli("status", "shop").stdout.split())
+    assert "duplicate_in_manifest" in told and "acme_serch: near_miss" in told
+    for name, said in (("acme_extra", "unregistered_sibling: Acme"), ("lone_wolf", "prefix_advice: names that Acme")):
+        shown = node.cli("tools", "show", f"shop.{name}").stdout
+        assert f"{name}: unregistered" in shown and said in " ".join(shown.split())
+    relisted(node, tools, *OFFERED)
+    node.wait_link("shop", {"tools": len(OFFERED)})
+
+
+@pytest.mark.req("REG-8.2-3", "REG-9-5")
+def test_a_tool_is_pinned_to_what_it_is_until_it_is_pinned_again(node: RunningNode, tools: Path) -> None:
+    pinned = node.cli("names", "repin", "acme_search")
+    assert pinned.returncode == 0 and pinned.stdout.startswith("shop.acme_search is pinned (sha256:"), pinned.stderr
+    narrower = ARGUMENT | {"properties": {"q": {"type": "string", "maxLength": 3}}}
+    node.config.write_text(node.config.read_text() + '\n[registry]\nenforce = "warn"\n')
+    relisted(node, tools, tool("acme_search", narrower), tool("relist"))
+    wait_for(lambda: node.link("shop")["withheld"])
+    with Client(node, token=token(node, "rich"), path="/mcp?names=qualified") as client:
+        refused = client.refused("shop.acme_search", {"q": "x"})
+        assert (refused["code"], refused["message"]) == (32141, "specification_drift")
+        assert [one["path"] for one in refused["data"]["differences"]] == ["/q"]
+        assert "interlock names repin acme_search" in refused["data"]["detail"]
+        assert node.cli("names", "repin", "acme_search").returncode == 0
+        assert client.call("shop.acme_search", {"q": "x"})["structuredContent"] == {"did": "acme_search"}
+        relisted(node, tools, *OFFERED)
+        wait_for(lambda: node.link("shop")["tools"] == len(OFFERED))  # wider than what is pinned: a warning
+        assert "it is not what is pinned" in node.cli("tools", "show", "shop.acme_search").stdout
+        unpinned = node.cli("names", "repin", "shop.acme_search", "--remove")
+        assert "shop.acme_search is no longer pinned" in unpinned.stdout
+        assert "pinned" not in node.cli("tools", "show", "shop.acme_search").stdout
+    missing = node.cli("names", "repin", "acme_nothing")
+    assert missing.returncode == 1 and "acme_nothing" in missing.stderr

@@ -19,6 +19,8 @@ ALIAS_MAX = 64  # what the strictest common model API takes as a tool name; AX-3
 RESERVED_SEGMENTS = frozenset({"rooms", "names", "tools"})
 OWN_TOOLS = frozenset({"notifications_dropped"})  # the aggregator's own one-segment names
 
+DUPLICATE = "duplicate_in_manifest"  # the code of a name that a list has twice
+
 _SEGMENT = re.compile(r"[a-z0-9_-]{1,63}")
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OUTSIDE_SEGMENT = re.compile(r"[^a-z0-9_-]")
@@ -109,12 +111,18 @@ def resolve_locals(originals: Sequence[str]) -> Resolution:
         if not original:
             withheld.append(Withheld(name=original, reason="the name is empty"))
         elif (times := times_listed[original]) > 1:
-            withheld.append(Withheld(name=original, reason=f"{_display(original)} is listed {times} times"))
+            withheld.append(listed_twice(original, times))
         elif times_given[local] > 1 and local != normalised[original]:  # somebody sought the hash that another has
             withheld.append(Withheld(name=original, reason=f'another tool is listed as "{local}"'))
         else:
             local_names[original] = local
     return Resolution(local_names=local_names, withheld=_in_order(withheld))
+
+
+def listed_twice(name: str, times: int) -> Withheld:
+    """A name that a list has several times, each with another definition (REG-7.1-3)."""
+    reason = f"{DUPLICATE}: {_display(name)} is listed {times} times, with definitions that differ"
+    return Withheld(name=name, reason=reason, code=DUPLICATE)
 
 
 def qualify(segments: Sequence[str], local: str) -> str | Withheld:

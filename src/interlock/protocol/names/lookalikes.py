@@ -1,13 +1,20 @@
-"""Names that look like registered ones: other alphabets, digits for letters, other separators, other case.
+"""Names that look like registered ones: other alphabets, digits for letters, other separators, other case, one edit.
 
 A name's skeleton is what is left when all that is taken away. Two names with one skeleton are told apart by no reader.
+An edit is a character more, less or another, or two neighbours exchanged.
 """
 
+import string
 import unicodedata
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 SKELETON_CHARS_MAX: Final = 256
+EDITED_CHARS_MIN: Final = 5  # of shorter names, many are one edit apart
+EDITED_CHARS_MAX: Final = 65  # one more than a name has
+PLACES_MAX: Final = 24  # at which an edit is tried
+_ALPHABET: Final = f"{string.ascii_lowercase}{string.digits}_"
 
 # Letters of other alphabets that are drawn like one of a to z, after case is folded.
 _DRAWN_ALIKE: Final = {
@@ -31,17 +38,55 @@ def skeleton(name: str) -> str:
 
 
 class Lookalikes:
-    """The registered names by their skeletons."""
+    """The registered names by their skeletons, and in the order of their beginnings and of their ends."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names: dict[str, str] = {}
-        for name in names:
-            self.add(name)
-
-    def add(self, name: str) -> None:
-        self._names.setdefault(skeleton(name), name)
+        self.names = frozenset(names)
+        self._skeletons: dict[str, str] = {}
+        for name in sorted(self.names):
+            self._skeletons.setdefault(skeleton(name), name)
+        self._by_beginning = sorted(self.names)
+        self._by_end = sorted(name[::-1] for name in self.names)
 
     def near(self, name: str) -> str | None:
         """The registered name that this one looks like and is not."""
-        found = self._names.get(skeleton(name))
-        return found if found != name else None
+        if name in self.names:
+            return None
+        return self._skeletons.get(skeleton(name)) or self._maybe_one_edit(name)
+
+    def _maybe_one_edit(self, name: str) -> str | None:
+        """Only where an edit can be is one tried: what stands before it begins a registered name, and what stands after
+        it ends one."""
+        size = len(name)
+        if not EDITED_CHARS_MIN <= size <= EDITED_CHARS_MAX:
+            return None
+        first = size - _shared(self._by_end, name[::-1]) - 2
+        last = _shared(self._by_beginning, name)
+        for at in range(max(first, 0), min(last, first + PLACES_MAX) + 1):
+            found = next((each for each in _edited(name, at) if each in self.names), None)
+            if found is not None:
+                return found
+        return None
+
+
+def _shared(ordered: list[str], text: str) -> int:
+    """How many characters of a text begin one of these, which are in order."""
+    place = bisect_left(ordered, text)
+    return max((_common(each, text) for each in ordered[max(place - 1, 0) : place + 1]), default=0)
+
+
+def _common(one: str, other: str) -> int:
+    for count, (here, there) in enumerate(zip(one, other, strict=False)):
+        if here != there:
+            return count
+    return min(len(one), len(other))
+
+
+def _edited(name: str, at: int) -> Iterator[str]:
+    before, after = name[:at], name[at + 1 :]
+    yield before + after
+    if at + 1 < len(name):
+        yield before + name[at + 1] + name[at] + name[at + 2 :]
+    for each in _ALPHABET:
+        yield before + each + after
+        yield before + each + name[at:]

@@ -11,7 +11,7 @@ import msgspec
 
 from interlock.protocol.ax.errors import NAMESPACE_INVALID, refusal
 from interlock.protocol.ax.hop_metadata import Offer
-from interlock.protocol.ax.names import Withheld, read_dotted, resolve_locals
+from interlock.protocol.ax.names import Withheld, listed_twice, read_dotted, resolve_locals
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.items import Item
@@ -54,9 +54,7 @@ def _dotted_names(named: list[tuple[str, Item]]) -> SettledNames:
         elif times[name] == 1:
             settled.append((name, item, ways.setdefault(parts[:-1], parts[:-1]), parts[-1]))
     twice = sorted(name for name, count in times.items() if count > 1)
-    return SettledNames(
-        settled, tuple(Withheld(name=name, reason="it is listed more than once") for name in twice), invalid
-    )
+    return SettledNames(settled, tuple(listed_twice(name, times[name]) for name in twice), invalid)
 
 
 def refuse_names(offer: Offer, names: list[str]) -> Fault:

@@ -158,7 +158,7 @@ class SurfaceChecks:
         if near is None:
             return None
         verdict = SurfaceVerdict.UNREGISTERED if is_name(name) else SurfaceVerdict.NOT_REGISTRABLE
-        warning = f"its name looks like the registered {near}, and is another"
+        warning = f"near_miss: its name looks like the registered {near}, and is another"
         return Surface(judgement=Judgement(name=name, verdict=verdict, near=near), warning=warning)
 
 

@@ -48,5 +48,6 @@ class _LazyLookalikes:
     def near(self, name: str) -> str | None:
         if self._version != self._state.version:
             self._version = self._state.version
-            self._found = Lookalikes(self._state.registry.entries)
+            if self._found.names != self._state.registry.entries.keys():
+                self._found = Lookalikes(self._state.registry.entries)
         return self._found.near(name)

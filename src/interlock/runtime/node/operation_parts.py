@@ -128,6 +128,12 @@ def make_operations(
         secrets=SecretOperations(links.credentials, calls.keepers, links.servers.own, drivers.drivers),
         tokens=TokenOperations(stores.tokens, dismiss),
         tools=ToolOperations(
-            calls.catalog, approvals.definitions, calls.approvals, drivers.contracts, explain, calls.aql.classified
+            calls.catalog,
+            approvals.definitions,
+            calls.approvals,
+            drivers.contracts,
+            explain,
+            calls.aql.classified,
+            approvals.names.state,
         ),
     )

@@ -1,7 +1,8 @@
 """The links of a node: what an operator sees of each, and the few commands."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -13,6 +14,7 @@ from interlock.operator_api.links import (
     LinkLog,
     Links,
     LogLine,
+    NotedName,
     OwnLink,
     Registration,
     ReleasedSegment,
@@ -32,6 +34,7 @@ from interlock.runtime.base.link_state import USABLE, LinkState
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.catalog.routes import Route
 from interlock.runtime.catalog.subtree import below
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.keeper import Keeper
@@ -41,6 +44,7 @@ from interlock.runtime.own_links.own_link_keeper import OwnKeeper
 
 Keepers = Mapping[str, Keeper]
 _GONE: Final = (LinkState.DEGRADED, LinkState.FAILED)
+_NOTED_MAX: Final = 100  # tools of one link whose names are commented on
 _LOOKED_AT: Final = 20  # lines of stderr, the last of which may be empty
 
 
@@ -124,6 +128,7 @@ class LinkOperations:
             prompts=len(namespace.without_collisions(items.prompts)) if items else 0,
             resources=len(items.resources) if items else 0,
             withheld=tuple(Withheld(name=one.name, reason=one.reason) for one in withheld),
+            noted=tuple(_noted(items.tools)) if items else (),
             in_flight=sum(one.booked for one in links),  # of clients: what the node itself asks does not count
             parked=sum(one.suspended_count for one in links),
             calls=sum(one.calls for one in links),
@@ -190,6 +195,12 @@ class LinkOperations:
             unwanted_notifications=link.unwanted,
             dropped_notifications=self._registrar.drops.by_segment.get(link.segment, 0),
         )
+
+
+def _noted(routes: Iterable[Route]) -> Iterator[NotedName]:
+    told = ((one.original, one.surface.warning) for one in routes if one.surface is not None and one.refusal is None)
+    for name, note in islice((each for each in told if each[1]), _NOTED_MAX):
+        yield NotedName(name=name, note=note)
 
 
 def find_keeper(keepers: Keepers, segment: str) -> Keeper:

@@ -1,6 +1,6 @@
 """The tools of a node: what an operator sees of each, and the question what a tool does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
@@ -27,13 +27,16 @@ from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
+from interlock.protocol.names.judgement import SurfaceVerdict
+from interlock.protocol.names.model import Lookup
+from interlock.protocol.names.sibling_advice import SiblingAdvice, sibling_advice
 from interlock.runtime.approvals.tool_definitions import Definitions
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
-from interlock.runtime.catalog.routes import Route, era_of
+from interlock.runtime.catalog.routes import LinkItems, Route, era_of
 from interlock.runtime.catalog.unlisted_tools import CHANGED
 from interlock.runtime.drivers.contracts.lazy import LazyContracts
 from interlock.runtime.links.link import Link
@@ -54,8 +57,10 @@ class ToolOperations:
         contracts: LazyContracts,
         explain: Explain,
         classified: Callable[[Route], tuple[str, Classified] | None],
+        lookup: Lookup,
     ) -> None:
-        """`classified`: the operation that the AQL surfaces make of a tool."""
+        """`classified`: the operation that the AQL surfaces make of a tool. `lookup`: the registry of names."""
+        self._lookup = lookup
         self._classified = classified
         self._catalog = catalog
         self._definitions = definitions
@@ -65,7 +70,10 @@ class ToolOperations:
 
     def list_all(self, search: str = "") -> Tools:
         """`search`: words; those that fit them best, best first."""
-        listed = [self._tool(route) for items in self._catalog.namespace.link_items for route in items.tools]
+        listed: list[Tool] = []
+        for items in self._catalog.namespace.link_items:
+            advice = self._sibling_advice(items)
+            listed += [self._tool(route, advice) for route in items.tools]
         for items in self._catalog.namespace.link_items:
             listed.extend(
                 Tool(
@@ -103,7 +111,7 @@ class ToolOperations:
             raise NotFound("tool", name, known)
         shown = namespace.view(ViewKey(who=None))
         return ToolDetail(
-            **asdict(self._tool(route)),
+            **asdict(self._tool(route, self._sibling_advice(self._items_of(route)))),
             definition=decode_value(shown.tool_definition(route, Era.MODERN)),
             route=(*route.segments, route.local),
             era=era_of(route.link).value,
@@ -173,7 +181,7 @@ class ToolOperations:
             for route in self._catalog.namespace.without_collisions(items.tools)
         }
 
-    def _tool(self, route: Route) -> Tool:
+    def _tool(self, route: Route, advice: Mapping[str, SiblingAdvice]) -> Tool:
         clash = self._catalog.namespace.clashing.get(route.qualified)
         return Tool(
             name=route.qualified,
@@ -188,8 +196,14 @@ class ToolOperations:
             operation=self._operation(route),
             hops=route.hops,
             withheld=clash.reason if clash is not None else _refused(route),
-            surface=_surface(route),
+            surface=_surface(route, advice.get(route.original)),
         )
+
+    def _sibling_advice(self, items: LinkItems | None) -> Mapping[str, SiblingAdvice]:
+        return {} if items is None else sibling_advice([route.original for route in items.tools], self._lookup)
+
+    def _items_of(self, route: Route) -> LinkItems | None:
+        return next((one for one in self._catalog.namespace.link_items if one.link is route.link), None)
 
     def _owner(self, link: Link) -> Owner:
         """Who answers for a tool: the operator for what is configured, else the registrant."""
@@ -210,9 +224,9 @@ def _refused(route: Route) -> str | None:
     return None if route.surface is None or route.refusal is None else route.surface.warning
 
 
-def _surface(route: Route) -> ToolSurface | UnsetType:
+def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetType:
     if route.surface is None:
-        return UNSET
+        return UNSET if advice is None else _advised(route.original, advice)
     judged = route.surface.judgement
     return ToolSurface(
         name=judged.name,
@@ -225,6 +239,21 @@ def _surface(route: Route) -> ToolSurface | UnsetType:
         differences=tuple(map(str, judged.differences)),
         refused=route.refusal is not None,
         warning=route.surface.warning,
+    )
+
+
+def _advised(name: str, advice: SiblingAdvice) -> ToolSurface:
+    return ToolSurface(
+        name=name,
+        verdict=SurfaceVerdict.UNREGISTERED.value,
+        status=None,
+        digest=None,
+        registered=None,
+        revision=None,
+        notes=(advice.code,),
+        differences=(),
+        refused=False,
+        warning=f"{advice.code}: {advice.reason}",
     )
 
 
