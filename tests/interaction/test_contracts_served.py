@@ -151,6 +151,7 @@ def test_a_server_that_dies_fails_its_open_calls_and_the_next_call_runs_on_a_new
         assert again["structuredContent"]["done"] == "again"
     assert len(answers) == 3
     assert node.link(key)["pid"] != before
+    assert "ended        exited with code 7" in node.cli("drivers", "show", key).stdout
     log = (node.data.parent / "stderr.txt").read_text()
     for answer in answers:
         (line,) = [each for each in log.splitlines() if answer["error"]["data"]["ref"] in each]

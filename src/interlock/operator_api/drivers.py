@@ -86,6 +86,7 @@ class RunningServer(Struct, frozen=True, kw_only=True):
     transport: Annotated[str | None, Meta(description="The transport in use.")]
     version: Annotated[str | None, Meta(description="The version that is installed.")]
     link: Annotated[str | UnsetType, Meta(description="How its link stands; absent: it is not running.")] = UNSET
+    ended: Annotated[str | None, Meta(description="How it last ended unasked; null: it did not.")] = None
     last_words: Annotated[tuple[str, ...], Meta(description="The last lines it wrote to stderr.")]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -44,6 +45,8 @@ async def test_a_driver_waits_for_its_secret_says_so_and_has_it_once_it_is_set(w
             assert answer["structuredContent"]["value"] == "of-[secret:confiding-mcp/token]"
         shown = json.dumps(node.admin(f"/admin/drivers/{ID}"))
         assert MARKER not in shown
+        assert "of-${secrets.TOKEN}" in shown
+        assert MARKER not in (workspace.folder / "stderr.txt").read_text()
 
 
 @pytest.mark.req("AIP-30.auth-2")
@@ -184,7 +187,7 @@ def everywhere(workspace: Workspace, node: RunningNode) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.req("AIP-19.plain-1")
+@pytest.mark.req("AIP-19.plain-1", "AIP-transport-13")
 @pytest.mark.parametrize("is_sandboxed", [False, True], ids=["bare", "sandboxed"])
 async def test_a_value_is_in_its_process_and_nowhere_else(workspace: Workspace, is_sandboxed: bool) -> None:
     confide(workspace, "TOKEN", "LONG", entries=[ENTRY, {"slug": "long"}], env={**TOKEN, "LONG": "${secrets.LONG}"})
@@ -208,6 +211,11 @@ async def test_a_value_is_in_its_process_and_nowhere_else(workspace: Workspace, 
             assert "it does not work with [secret:confiding-mcp/token]" in failed["content"][0]["text"]
         logs = json.dumps(node.admin(f"/admin/links/{ID}@1/logs"))
         assert "TOKEN is [secret:confiding-mcp/token]" in logs
+        os.kill(node.link(f"{ID}@1")["pid"], signal.SIGKILL)
+        ended = wait_for(lambda: node.admin(f"/admin/drivers/{ID}")["running"]["ended"])
+        assert "SIGKILL" in ended or is_sandboxed
+        words = node.cli("drivers", "show", ID).stdout
+        assert "last words" in words and "[secret:" in words and MARKER not in words
         found = everywhere(workspace, node)
     found |= {str(path): path.read_bytes() for path in workspace.folder.rglob("*") if path.is_file()}
     assert [place for place, said in found.items() if MARKER.encode() in said] == []

@@ -86,6 +86,7 @@ class DriverKeeper(Keeper):
         self._gives_up = False
         self._exits: deque[float] = deque(maxlen=EXITS_MAX)
         self._barred_until = -inf
+        self.ended: str | None = None  # how its process last ended unasked
 
     @property
     def contracts(self) -> int:
@@ -203,6 +204,7 @@ class DriverKeeper(Keeper):
     async def _hang_up(self, reason: str) -> None:
         if self.link.pid is not None and not (self._falls_asleep or self._stopping):
             self._exits.append(self._connector_parts.clock.now())
+            self.ended = reason  # AIP-transport-13
         await super()._hang_up(reason)
 
     def _backoff_s(self) -> float:

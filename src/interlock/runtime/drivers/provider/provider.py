@@ -570,6 +570,7 @@ class DriverProvider:
             transport=keeper.link.transport if facts is not None else None,
             version=self.installed.version if self.installed is not None else None,
             link=keeper.link.standing.state.value,
+            ended=keeper.ended,
             last_words=tuple(line.text for line in keeper.stderr.tail(LAST_WORDS)),
         )
 

@@ -189,7 +189,10 @@ def _server(one: DriverDetail, width: int) -> list[Text]:
     version = one.running.protocol_version if one.running is not None else None
     spoken = f", and {one_line(version)} is spoken" if version else ""
     lines += labelled_lines("speaks", f"MCP {one.protocol_version}{spoken}", width)
-    if one.state not in ("ready", "partial"):
+    ended = one.running.ended if one.running is not None else None
+    if ended:
+        lines += labelled_lines("ended", one_line(ended), width, style="yellow")
+    if ended or one.state not in ("ready", "partial"):
         for number, words in enumerate(one.running.last_words if one.running is not None else ()):
             lines += labelled_lines("last words" if number == 0 else "", one_line(words), width, style="dim")
     if one.extension_keys:
