@@ -12,7 +12,7 @@ from tests.interaction.authority import Authority
 from tests.interaction.harness import Answer, RunningNode, Wire, wait_for
 from tests.servers.start import raw, serving
 
-MARKERS = (b"marker-access", b"marker-refresh", b"marker-secret")
+MARKERS = (b"marker-access", b"marker-refresh", b"marker-secret", b"marker-code")
 
 
 class Page:

@@ -101,6 +101,7 @@ def test_the_older_transport_is_given_the_token_too(corp: Authority, tmp_path: P
             assert whoami(node, "old") == "ada"
 
 
+@pytest.mark.req("AX-10.1-1")
 def test_a_token_is_sealed_on_disk_and_good_after_a_restart(corp: Authority, tmp_path: Path) -> None:
     with guarded(corp) as url:
         with running_node(tmp_path, {"crm": {"url": url}}) as node:
@@ -119,6 +120,7 @@ def test_a_token_is_sealed_on_disk_and_good_after_a_restart(corp: Authority, tmp
         assert len(corp.do("seen", of="authorize")) == 1
 
 
+@pytest.mark.req("AX-10.1-1", "AX-10.1-2")
 def test_a_token_is_not_sent_to_another_server_under_the_same_name(corp: Authority, tmp_path: Path) -> None:
     with guarded(corp) as first, guarded(corp) as second:
         with running_node(tmp_path, {"crm": {"url": first}}) as node:

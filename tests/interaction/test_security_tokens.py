@@ -180,6 +180,7 @@ def test_the_streams_of_a_revoked_token_end(node: RunningNode) -> None:
                 raise AssertionError(f"the {name} stream of a revoked token is still open") from None
 
 
+@pytest.mark.req("AX-1.1-8")
 def test_a_token_past_its_day_opens_nothing(tmp_path: Path) -> None:
     """Its time is put into the table as it would stand there a month later."""
     data = tmp_path / "n" / "data"

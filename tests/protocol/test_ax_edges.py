@@ -1,10 +1,13 @@
 """What changes where an AX link meets a client of 2026-07-28, and where a resource of the tree lies."""
 
+import ast
 import json
+from pathlib import Path
 
 import pytest
 from msgspec import Raw
 
+import interlock
 from interlock.protocol.ax.uris import nested_segments
 from interlock.protocol.mcp.ax_errors import maybe_for_modern_edge
 from interlock.protocol.mcp.results import error_to_modern
@@ -69,3 +72,36 @@ def test_the_way_to_a_resource_is_in_its_uri_where_an_aggregator_calls_it_one_of
     uri: str, way: tuple[str, ...]
 ) -> None:
     assert nested_segments(uri) == way
+
+
+# Where a number of the closed range stands: tables of what legacy clients hear, and of what others say.
+CLOSED_HERE = {
+    "protocol/jsonrpc/errors.py": 3,
+    "protocol/mcp/ax_errors.py": 2,
+    "protocol/aql/results.py": 2,
+    "protocol/rooms/errors.py": 1,
+    "runtime/drivers/contracts/call.py": 1,
+}
+
+
+@pytest.mark.req("AX-13.2-3")
+def test_no_error_of_ours_has_a_code_that_is_closed_to_new_ones() -> None:
+    """Outside those tables such a number is only said in data.mcpax_code."""
+    source = Path(interlock.__file__).parent
+    found: dict[str, int] = {}
+    for path in source.rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        said = {
+            id(value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Dict)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if isinstance(key, ast.Constant) and key.value == "mcpax_code"
+        }
+        for node in ast.walk(tree):
+            match node:
+                case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(code))) if code in range(32000, 32020):
+                    name = path.relative_to(source).as_posix()
+                    found[name] = found.get(name, 0) + (id(node) not in said)
+    found = {name: count for name, count in found.items() if count}
+    assert found == CLOSED_HERE

@@ -482,6 +482,10 @@ def test_the_optional_universal_fields_have_their_defaults() -> None:
 )
 def test_a_version_check_that_cannot_work_is_refused(check: dict[str, Any], found: list[tuple[str, str]]) -> None:
     assert errors(driver(version_check=check)) == found
+    if not found:
+        told = loaded(driver(version_check=check)).version_check
+        assert told is not None
+        assert told.timeout_ms == 5000
 
 
 @pytest.mark.req("AIP-30.health-1")

@@ -97,6 +97,40 @@ def test_items_run_in_order_and_fail_alone(tmp_path: Path, era: str) -> None:
     run()
 
 
+@pytest.mark.req("AX-9.1-5", "AQL-C.batch-3")
+@still
+async def test_no_item_of_a_batch_runs_beside_another_and_none_that_changes_something_is_repeated(
+    tmp_path: Path,
+) -> None:
+    async with place(tmp_path) as here:
+        leaf = await here.leaf()
+        begun: list[asyncio.Future[Any]] = []
+
+        async def answer(params: dict[str, Any]) -> Any:
+            begun.append(asyncio.get_running_loop().create_future())
+            return await begun[-1]
+
+        leaf.answer = answer
+        items = [
+            one("docs__get_user", user_id="1"),
+            one("docs__create_document", title="t", body="b"),
+            one("docs__get_user", user_id="2"),
+        ]
+        asked = here.modern("aql-single").client.begin(
+            "tools/call", {"name": "mcp_aql", "arguments": {"operations": items}}
+        )
+        for number in (1, 2):
+            await turns()
+            assert len(begun) == number
+            begun[-1].set_result({"content": [], "isError": number == 2})
+        await turns()
+        leaf.cut()
+        await move(60.0)
+        results = json.loads(asked.result()["result"]["content"][0]["text"])["results"]
+        assert [item["result"]["success"] for item in results] == [True, False, False]
+        assert [call["name"] for call in sent(leaf)] == ["get_user", "create_document", "get_user"]
+
+
 @pytest.mark.req("AQL-C.batch-6", "AQL-C.batch-7")
 @still
 async def test_a_confirmation_halts_a_batch_and_the_rest_is_sent_again_with_the_token(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def names(tools: dict[str, Any]) -> set[str]:
 # Names
 
 
-@pytest.mark.req("AX-4.1-1", "AX-3.1-4")
+@pytest.mark.req("AX-4.1-1", "AX-3.1-4", "AX-7.1-1")
 @still
 async def test_the_name_of_the_draft_is_made_of_root_aggregator_leaf_and_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -30,6 +30,9 @@ async def test_the_name_of_the_draft_is_made_of_root_aggregator_leaf_and_tool(
         client = root.client()
         assert "infra.edge.stm32h7.dma2d_status" in await client.tools()
         assert "stm32h7.dma2d_status" in await edge.parent().tools()
+        tables = {**root.node.operations.tools.routes(), **edge.node.operations.tools.routes()}
+        assert tables["infra.edge.stm32h7.dma2d_status"].downstream_name == "stm32h7.dma2d_status"
+        assert tables["stm32h7.dma2d_status"].downstream_name == "dma2d_status"
         assert "result" in await client.call("infra.edge.stm32h7.dma2d_status")
         for odd in (
             ".infra.edge.stm32h7.dma2d_status",

@@ -620,7 +620,7 @@ def test_a_host_an_operator_allowed_is_reached_besides_those_of_the_file(workspa
     assert only.network.egress == ("a.example.com", "b.example.com")
 
 
-@pytest.mark.req("AIP-prompts-3")
+@pytest.mark.req("AIP-prompts-3", "AIP-30.front-6")
 def test_a_skill_and_a_runner_that_are_named_have_to_be_there(workspace: Workspace, tmp_path: Path) -> None:
     prompt = {"name": "summarize", "integrate_as": "skill_block", "skill_ref": "./skills/s/SKILL.md"}
     folder = workspace.driver(driver(prompts=[prompt], runner="./RUNNER.md"))
@@ -629,6 +629,7 @@ def test_a_skill_and_a_runner_that_are_named_have_to_be_there(workspace: Workspa
         ("runner_missing", "/runner"),
         ("skill_ref_invalid", "/prompts/0/skill_ref"),
     ]
+    assert "RUNNER.md" in refused.problems[0].message
     workspace.write(folder / "RUNNER.md", b"---\n---\n")
     workspace.write("skills/s/SKILL.md", b"---\n---\n")
     assert workspace.one().problems == ()

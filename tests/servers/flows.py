@@ -52,7 +52,7 @@ class Flows:
     def authorize(self, asked: Form, user: str) -> str:
         """The URL that the browser is sent back to."""
         self.seen["authorize"].append(asked)
-        code = secrets.token_urlsafe(16)
+        code = f"marker-code-{secrets.token_urlsafe(16)}"
         back: dict[str, str] = {"state": asked["state"]}
         if self.denies is not None:
             back["error"] = self.denies

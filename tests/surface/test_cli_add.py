@@ -223,7 +223,7 @@ def test_an_id_that_is_none_is_refused(inline: Inline, notes: Notes, id: str) ->
     assert everything(notes.workspace) == before
 
 
-@pytest.mark.req("AIP-author-6")
+@pytest.mark.req("AIP-author-6", "AIP-security-13")
 def test_success_prints_the_path_the_warnings_and_the_sandbox(notes: Notes) -> None:
     done = notes.add("--egress", "api.example.com")
     assert done.code == 0, done.err

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from program import Inline, Interlock
 
+from interlock.protocol.drivers.binding.hook_entry import STANDARD
 from interlock.surface.cli.codes import codes_for, every_code, every_key
 
 BAD = """\
@@ -210,7 +211,8 @@ node_stopping
 """
 
 
-@pytest.mark.parametrize("code", SURFACE_CODES.split())
+@pytest.mark.req("AIP-30.errors-1")
+@pytest.mark.parametrize("code", sorted({*SURFACE_CODES.split(), *STANDARD}))
 def test_every_public_code_is_explained(code: str) -> None:
     found = codes_for(code)
     assert found
@@ -264,6 +266,7 @@ def test_words_that_several_names_share_are_refused_with_all_of_them(inline: Inl
     assert "proposal_expired" in done.err
 
 
+@pytest.mark.req("AIP-30.errors-1")
 def test_explain_all_has_every_code(inline: Inline) -> None:
     assert {code["name"] for code in inline("explain", "--all", "--json").json["codes"]} == {
         code.name for code in every_code()

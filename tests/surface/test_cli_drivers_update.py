@@ -99,6 +99,9 @@ def test_an_update_shows_what_the_tools_become_and_then_switches(interlock: Inte
         for word in ("version 1.0.0 -> 2.0.0", "new tools", "write_file", '+  "description": "Reads a file."'):
             assert word in looked.out
         assert release() == "1.0.0"
+        assert inline("links", "restart", "tool-mcp@1").code == 0
+        until_ready()
+        assert release() == "1.0.0"  # as it was recorded
         done = inline("drivers", "update", "tool-mcp", "--yes", "--json")
         assert (done.code, done.json["from"], done.json["to"], done.json["switched"]) == (0, "1.0.0", "2.0.0", True)
         until_ready()

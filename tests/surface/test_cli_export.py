@@ -163,7 +163,7 @@ def test_a_driver_goes_to_a_client_by_variables_or_through_interlock(inline: Inl
     assert "through Interlock" in through.err
 
 
-@pytest.mark.req("AIP-export-3")
+@pytest.mark.req("AIP-export-3", "AIP-server-10")
 def test_a_driver_is_printed_for_other_hosts_and_registries(inline: Inline, workspace: Path) -> None:
     upstream = inline("export", "driver", "files-mcp", "--upstream")
     assert "path: uvx" in upstream.out

@@ -278,15 +278,19 @@ async def test_a_lost_leaf_is_told_to_the_root_and_its_calls_are_refused_in_the_
         assert error["data"] == {key: value for key, value in near.items() if key != "mcpax_code"}
 
 
-async def test_the_record_of_each_hop_names_who_asked_it(nodes: list[RunningNode]) -> None:
+@pytest.mark.req("AX-7.2-6")
+async def test_the_record_of_each_hop_names_who_asked_it_and_the_way_from_there(nodes: list[RunningNode]) -> None:
     async with client(nodes, "modern") as peer:
         await peer.call(f"{WAY}old__exact")
-    who = []
+    who, names = [], []
     for node in nodes:
         records = (await asyncio.to_thread(node.admin, "/admin/audit?limit=1000"))["records"]
-        who.append([one["who"] for one in records if one.get("method") == "tools/call"][-1])
+        last = [one for one in records if one.get("method") == "tools/call"][-1]
+        who.append(last["who"])
+        names.append(last["tool"])
     above = [f"parent:ws://{node.host}:{node.port}/ax" for node in nodes[:-1]]
     assert who == ["local", *above], json.dumps(who)
+    assert names == ["edge.gate.old.exact", "gate.old.exact", "old.exact"]
 
 
 def test_the_status_draws_what_lies_below_a_node_segment_by_segment(nodes: list[RunningNode]) -> None:

@@ -137,10 +137,11 @@ async def test_the_first_caller_may_leave_without_ending_what_was_started_for_th
     lease.release()
 
 
+@pytest.mark.req("AIP-30.install-1")
 async def test_what_cannot_be_installed_is_unavailable_with_every_reason_and_tried_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provider_module, "INSTALL_AGAIN_S", 0.05)
+    monkeypatch.setattr(provider_module, "INSTALL_AGAIN_S", 3600)
     attempts = (Attempt(method="npm", reason="no registry"), Attempt(method="pip", reason="no index"))
     stage.failing = InstallFailed(code="install_failed", attempts=attempts)
     provider = await settled(stage.provider())
@@ -149,8 +150,15 @@ async def test_what_cannot_be_installed_is_unavailable_with_every_reason_and_tri
     error = await provider.acquire(caller())
     assert isinstance(error, DriverError)
     assert error.code == "tool_unavailable"
+    assert stage.installs == 1  # no call installs anything
+    await provider.stop()
+    monkeypatch.setattr(provider_module, "INSTALL_AGAIN_S", 0.05)
+    provider = await settled(stage.provider())
     stage.failing = None
     await until(lambda: provider.state is DriverState.READY)
+    before = stage.installs
+    (await lent(provider)).release()
+    assert stage.installs == before
 
 
 async def test_an_operator_who_restarts_it_is_not_held_up_by_anything(

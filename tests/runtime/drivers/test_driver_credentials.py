@@ -44,7 +44,7 @@ def dialled(stage: Stage, url: str, **more: Any) -> DriverProvider:
     return stage.provider(server=server, transport="http", secrets=KEPT, **{**ONCE, **more})
 
 
-@pytest.mark.req("AIP-server-8")
+@pytest.mark.req("AIP-server-8", "AIP-server-7")
 @pytest.mark.parametrize(
     ("auth", "header", "value"),
     [
@@ -63,6 +63,8 @@ async def test_every_request_has_the_revealed_credential(
         lease.release()
         assert there.calls == 1
         assert {headers.get(header) for _, headers, _ in there.requests} == {value}
+        assert lease.link.pid is None
+        assert stage.log.starts == []
 
 
 @pytest.mark.req("AIP-server-8")
