@@ -99,6 +99,9 @@ class Audience:
             link = own if isinstance(own, Link) else link
             if member not in self.members:
                 return Fault(INVALID_REQUEST, "the client has gone")
+        if link.tells_updates:
+            self._watching.setdefault((link.segment, uri), {})[member] = asked
+            return None
         keeper = self._keepers.get(link.segment)
         if keeper is None:
             return Fault(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
@@ -127,6 +130,14 @@ class Audience:
         keeper = self._keepers.get(segment)
         if self._forget(member, segment, uri) and keeper is not None:
             keeper.subscriptions.unsubscribe(uri)
+
+    def tell_updated(self, link: Link, uri: str) -> bool:
+        """Of a link that tells updates itself. Whether anyone was told."""
+        watchers = list(self._watching.get((link.segment, uri), {}).items())
+        for member, asked in watchers:
+            if link.members is None or link.members.admits(member.caller.principal.name):
+                member.on_resource_updated(encode_value({"uri": asked}))
+        return bool(watchers)
 
     def resource_updated(self, link: ConnectedLink, raw: Raw, show_uri: Callable[[Link, str], str]) -> None:
         params: dict[str, object] | None = decode_object(raw)  # type: ignore[assignment]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.interaction.harness import RunningNode, Wire, running_node
+from tests.interaction.peers import HttpPeer
 from tests.interaction.rooms.mcp_client import client_token
 from tests.interaction.rooms.mcp_participant import happened, serving
 from tests.interaction.rooms.participant import Bare, token
@@ -223,6 +224,51 @@ async def test_they_are_listed_to_those_who_may_join_a_room_alone(node: RunningN
             assert of_rooms == [f"rooms.{each}" for each in expected]
             called = wire.modern("tools/call", {"name": "rooms.list", "arguments": {}}).message
             assert ("error" in called) is (name == "stranger")
+
+
+UPDATED = "notifications/resources/updated"
+
+
+@pytest.mark.req("X-10.1-4")
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_room_is_a_resource_to_read_and_subscribe_to(node: RunningNode, era: str) -> None:
+    meet = HttpPeer.modern_ if era == "modern" else HttpPeer.legacy
+    bare = await Bare.join(node, "garden", token(node, "gardener"))
+    await bare.next()
+    async with (
+        await meet(f"{node.url}/mcp", token=client_token(node, "agent")) as agent,
+        await meet(f"{node.url}/mcp", token=client_token(node, "stranger")) as stranger,
+    ):
+        listed = (await agent.request("resources/list")).result["resources"]
+        assert [one["uri"] for one in listed] == ["room://garden"]  # and not hidden, small and forgetful
+        assert (await stranger.request("resources/list")).result["resources"] == []
+        for uri, peer in (("room://garden", stranger), ("room://hidden", agent), ("room://nowhere", agent)):
+            assert "error" in (await peer.request("resources/read", {"uri": uri})).text
+        if era == "modern":
+            agent.begin("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["room://garden"]}})
+            honoured = await agent.hear("notifications/subscriptions/acknowledged")
+            assert honoured["params"]["notifications"] == {"resourceSubscriptions": ["room://garden"]}
+            stranger.begin("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["room://garden"]}})
+            refused = await stranger.hear("notifications/subscriptions/acknowledged")
+            assert refused["params"]["notifications"] == {}
+        else:
+            await agent.listen()
+            assert (await agent.request("resources/subscribe", {"uri": "room://garden"})).result == {}
+            assert "error" in (await stranger.request("resources/subscribe", {"uri": "room://garden"})).text
+        said = await bare.say("the tank is empty")
+        assert (await agent.hear(UPDATED))["params"]["uri"] == "room://garden"
+        (content,) = (await agent.request("resources/read", {"uri": "room://garden"})).result["contents"]
+        told = json.loads(content["text"])
+        assert (content["uri"], content["mimeType"], told["topic"]) == ("room://garden", "application/json", "garden")
+        assert told["messages"][-1]["envelope"]["id"] == said
+        assert "gardener" in [one["id"] for one in told["participants"]]
+        assert {"cursor", "more", "proposals"} <= told.keys()
+        for number in range(5):
+            last = await bare.say(f"again {number}")
+        await bare.until(id=last)
+        await agent.hear(UPDATED)  # what came within the pause is told after it, at once
+        assert agent.heard(UPDATED) == []
+    await bare.leave()
 
 
 async def test_they_are_operations_of_the_aql_surface(node: RunningNode) -> None:

@@ -93,6 +93,7 @@ class Link:
     classes: Mapping[str, ToolClass] = {}  # what the configuration says of tools, by their own names
     asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
     members: Members | None = None  # whom it is for; None: everybody
+    tells_updates = False  # of its resources, without being asked to
 
     def __init__(
         self, segment: str, events: LinkEvents, clock: Clock, *, kind: str, transport: str, offer: Offer = ADOPTED

@@ -124,6 +124,7 @@ class Node:
             self.rooms.links,
             self.rooms.node,
             self.rooms.tools,
+            self.rooms.resources,
             self._endpoints,
             links.reaper,
             links.servers,

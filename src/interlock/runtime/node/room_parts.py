@@ -16,6 +16,7 @@ from interlock.runtime.rooms.leases import Leases
 from interlock.runtime.rooms.node_participant import NodeParticipants
 from interlock.runtime.rooms.participation import Participation
 from interlock.runtime.rooms.room_links import RoomLinks
+from interlock.runtime.rooms.room_resources import RoomResources
 from interlock.runtime.rooms.room_tools import RoomTools
 from interlock.runtime.rooms.rooms import Rooms
 
@@ -26,6 +27,7 @@ class RoomParts(msgspec.Struct, frozen=True, kw_only=True):
     links: RoomLinks
     node: NodeParticipants
     tools: RoomTools
+    resources: RoomResources
 
 
 def make_room_parts(
@@ -44,17 +46,16 @@ def make_room_parts(
         lambda: stores.current.plan.gate.mode != "open",
     )
     leases = Leases()
+    participation = Participation(rooms, leases, room_links.is_held)
+    common = (rooms, calls.catalog, calls.link_events, stores.clock, participation)
+    resources = RoomResources(*common, calls.audience)
     tools = RoomTools(
         plan.ax.root_segment,
-        rooms,
-        calls.catalog,
-        calls.link_events,
-        stores.clock,
-        Participation(rooms, leases, room_links.is_held),
+        *common,
         leases,
     )
     node = NodeParticipants(rooms, calls.dispatch, calls.proposals, partial(_as_in_a_room, stores.tokens))
-    return RoomParts(rooms=rooms, endpoint=endpoint, links=room_links, node=node, tools=tools)
+    return RoomParts(rooms=rooms, endpoint=endpoint, links=room_links, node=node, tools=tools, resources=resources)
 
 
 def _as_in_a_room(tokens: TokenRegistry, name: str) -> Principal:

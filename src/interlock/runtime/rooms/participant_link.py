@@ -27,10 +27,9 @@ from interlock.runtime.links.connected_link import CHANGES, ID_DIGITS_MAX, Conne
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.pipes import Trouble, Undelivered
-from interlock.runtime.rooms.enclosed import enclose
+from interlock.runtime.rooms.enclosed import enclose, fault_of
 from interlock.runtime.rooms.membership import RoomMembers
 from interlock.runtime.rooms.proposed_calls import ProposalHold, ProposedCalls
-from interlock.runtime.rooms.refusal_faults import fault_of
 from interlock.runtime.rooms.room import Room
 
 NODE: Final = Participant(id=OWN, privilege=Privilege.FULL)  # the node, asking on its own behalf

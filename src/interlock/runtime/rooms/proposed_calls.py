@@ -26,8 +26,8 @@ from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.check import CheckNumber, Refuse, Release
 from interlock.runtime.calls.refusals import HELD
+from interlock.runtime.rooms.enclosed import fault_of
 from interlock.runtime.rooms.proposals import Proposals, Settled
-from interlock.runtime.rooms.refusal_faults import fault_of
 from interlock.runtime.rooms.room import Room
 
 KNOWN_MAX: Final = 1000  # calls whose proposal is remembered
