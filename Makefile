@@ -54,16 +54,27 @@ $(VENV)/.sandbox: $(VENV)/.dev
 		|| echo "NO SANDBOX: bubblewrap is not here and cannot be installed; the tests of servers in it are skipped"
 	@touch $@
 
+# Compilers and emulators of chips, a broker and a bus for the tests of devices, likewise.
+CHIP_PROGRAMS := avr-gcc arm-none-eabi-gcc sdcc qemu-system-avr qemu-system-arm simavr mosquitto socat
+CHIP_PACKAGES := gcc-avr avr-libc gcc-arm-none-eabi sdcc qemu-system-misc qemu-system-arm simavr libsimavr-dev libelf-dev mosquitto socat
+$(VENV)/.devices: $(VENV)/.dev
+	@( for each in $(CHIP_PROGRAMS); do command -v $$each >/dev/null || exit 1; done; test -e /usr/include/simavr/sim_avr.h ) || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing what the tests of devices run on" && \
+		{ apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $(CHIP_PACKAGES); } \
+			> $(VENV)/devices.log 2>&1; } \
+		|| echo "NO CHIPS: $(CHIP_PROGRAMS) are not all here and cannot be installed; the tests of devices on them are skipped"
+	@touch $@
+
 # Many tests start nodes and hold them to times. What fails beside others is run once more, alone: a fault fails again,
 # and what passes then is named FLAKY. The slowest files come first, as tests/durations.json has them.
 CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 # One worker more than there are cores, because most tests wait for other processes; five at most.
 PARALLEL := --numprocesses=$(shell expr $(CORES) + 1) --maxprocesses=5 --dist=loadfile --no-loadscope-reorder
 
-test: $(VENV)/.browser $(VENV)/.sandbox
+test: $(VENV)/.browser $(VENV)/.sandbox $(VENV)/.devices
 	@$(BIN)/python tests/twice.py tests --ignore=tests/conformance $(PARALLEL) $(ARGS)
 
-check-flaky: $(VENV)/.browser $(VENV)/.sandbox
+check-flaky: $(VENV)/.browser $(VENV)/.sandbox $(VENV)/.devices
 	@$(BIN)/python tests/twice.py --flaky=fail tests --ignore=tests/conformance $(PARALLEL) $(ARGS)
 
 # The types take as long as everything else together, so that both run at once.

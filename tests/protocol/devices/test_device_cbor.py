@@ -1,6 +1,7 @@
 """Are messages of Profile B and of MQTT what docs/devices.cddl says, in both directions, and all else refused?"""
 
 import contextlib
+import gc
 import json
 import time
 from typing import Any
@@ -91,6 +92,7 @@ def test_heartbeats_registrations_and_events_have_their_own_forms() -> None:
     assert refusal(encoded({1: "x"})) == "malformed"
 
 
+@pytest.mark.req("AX-B.2-4")
 @pytest.mark.parametrize(
     "entry",
     [
@@ -185,6 +187,7 @@ def test_cbor_that_devices_may_not_write_is_refused(name: str) -> None:
     assert refusal(REFUSED_CBOR[name]) == "malformed"
 
 
+@pytest.mark.req("AX-8.3-5")
 def test_messages_above_the_links_limit_are_refused_in_both_directions() -> None:
     assert refusal(encoded({2: 1, 4: {"a": "x" * 256}})) == "too_large"
     write = Tool(id=1, name="write", arg_types=(3,), ret_type=5)
@@ -253,6 +256,7 @@ FITTING = {
 }
 
 
+@pytest.mark.req("AX-8.2-1")
 @pytest.mark.parametrize("major", FITTING)
 @given(st.data())
 def test_json_values_of_the_announced_type_come_back_as_they_went(major: int, data: st.DataObject) -> None:
@@ -454,7 +458,7 @@ def test_mqtt_topics_are_one_level_each() -> None:
 def test_hostile_cbor_takes_linear_time(part: bytes) -> None:
     def seconds(count: int) -> float:
         best = 1e9
-        for _ in range(3):
+        for _ in range(8):
             body = part * count
             data = b"\x9a" + len(body).to_bytes(4, "big") + body
             began = time.perf_counter()
@@ -463,4 +467,8 @@ def test_hostile_cbor_takes_linear_time(part: bytes) -> None:
             best = min(best, time.perf_counter() - began)
         return best
 
-    assert seconds(40_000) < GROWTH_MAX * max(seconds(10_000), 1e-4)
+    gc.disable()  # it visits what all other tests left
+    try:
+        assert seconds(16_000) < GROWTH_MAX * max(seconds(4_000), 1e-4)
+    finally:
+        gc.enable()
