@@ -41,6 +41,9 @@ class Passkey:
         made = self._devtools.send("WebAuthn.addVirtualAuthenticator", {"options": AUTHENTICATOR})
         self._id = {"authenticatorId": made["authenticatorId"]}
 
+    def knows_its_person(self, is_verified: bool) -> None:
+        self._devtools.send("WebAuthn.setUserVerified", {**self._id, "isUserVerified": is_verified})
+
     def move_to(self, other: "Passkey") -> None:
         """What it holds is from now on in another tab; a copy would be found out by its counter."""
         for credential in self._devtools.send("WebAuthn.getCredentials", self._id)["credentials"]:

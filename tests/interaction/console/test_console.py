@@ -508,6 +508,26 @@ def test_a_tool_that_is_not_classified_leads_to_the_question(console: Console) -
     expect(page.locator("h1")).to_have_text("What does garden.prune do?")
 
 
+def test_a_tool_is_classified_with_a_passkey_and_not_without_its_person(console: Console) -> None:
+    page = console.open("/classification")
+    told, row = page.locator("main .told[role=status]"), page.locator("#classes tr", has_text="garden.prune")
+    row.get_by_role("combobox").select_option("reversible")
+    sign = page.get_by_role("button", name="Sign with a passkey")
+    console.passkey.knows_its_person(False)
+    sign.click()
+    expect(told).to_contain_text("Nothing was signed")
+    assert console.node.admin("/admin/status")["gate"]["unclassified"] == 1
+    console.passkey.knows_its_person(True)
+    sign.click()
+    expect(told).to_contain_text("1 tool classified")
+    expect(page.locator("main")).to_contain_text("Every tool has a class")
+    wait_for(lambda: console.node.admin("/admin/status")["gate"]["unclassified"] == 0)
+    (said,) = [one for one in records(console.node) if one.get("tool") == "garden.prune" and "answer" in one]
+    assert (said["method"], said["answer"], said["anchor"]) == ("approvals/approve", "reversible", "ada")  # it waited
+    with Client(console.node) as agent:
+        assert agent.call("garden.prune", {})["structuredContent"]["watered"] is True
+
+
 @contextlib.contextmanager
 def following(node: RunningNode, token: str) -> Iterator[http.client.HTTPResponse]:
     there = urlsplit(node.operator_url)

@@ -126,6 +126,12 @@ def test_a_configured_key_that_waits_is_enrolled_with_the_code(visit: Visit) -> 
     page.click("text=enrol it")
     expect(page.locator("#bycode")).to_contain_text("Setup code")
     assert page.url.endswith(f"/approvals/{id}")
+    code = visit.terminal.wait(r"Setup code for the first approver: ([0-9A-Z-]+)")
+    for path in ("/approvers", f"/approvals/{id}", "/", "/access"):  # what an agent with a shell opens too
+        visit.go(path)
+        page.wait_for_load_state()
+        assert code not in page.content() and code.replace("-", "") not in page.content()
+    visit.go(f"/approvals/{id}")
     page.fill("#bycode [name=code]", "AAAA-AAAA")
     page.click("#bycode button")
     expect(page.locator("body")).to_contain_text("the setup code is another")

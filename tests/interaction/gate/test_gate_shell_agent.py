@@ -233,6 +233,24 @@ def test_no_endpoint_enrols_approves_or_shows_a_code_to_the_login_links_session(
     place.check()
 
 
+def test_the_cookie_of_the_session_alone_opens_two_pages_without_a_code_and_decides_nothing(place: Place) -> None:
+    """Browsers send it to every port of a host, so that another program there has it."""
+    page, html = Page(place.node), {"accept": "text/html"}
+    assert page.log_in(link(place.node))[0] == 200
+    page.key = ""
+    for path in ("/approvers", *(f"/approvals/{id}" for id in place.waiting.values())):
+        status, shown = page.send("GET", path, **html)
+        assert status == 200, path
+        place.heard += shown
+        assert page.send("GET", path)[0] in (401, 403, 404)  # as data
+    form = {**html, "content_type": "application/x-www-form-urlencoded"}
+    for id in place.waiting.values():
+        assert page.send("GET", f"/approvals/{id[:8]}", **html)[0] in (401, 403)  # it finds no id by itself
+        for sent in (b"decision=approve", b"decision=deny", b"decision=approve&class=read_only&code=AAAAAAAA"):
+            assert page.send("POST", f"/approvals/{id}", sent, **form)[0] in (401, 403)
+    place.check()
+
+
 def _bodies(endpoint: Any) -> list[Any]:
     if endpoint.method != "POST":
         return [None]
