@@ -33,6 +33,20 @@ by its data folder.
 | 2 | wrong usage |
 | 3 | waits for a person's decision |
 | 4 | the node is unreachable |
+
+| variable of the environment | |
+|---|---|
+| `INTERLOCK_CONFIG`, `INTERLOCK_DATA`, `INTERLOCK_URL` | as `--config`, `--data` and `--url`, which win |
+| `INTERLOCK_TOKEN` | the token for `--url`: an operator's; for `tools call` a client's, for `rooms join` a room's |
+| `INTERLOCK_PASSPHRASE` | the passphrase of your key, for scripts; `--passphrase-fd` shows it to fewer programs |
+| `INTERLOCK_SECTION__KEY` | any key of the configuration, before the file: `INTERLOCK_NODE__LISTEN=127.0.0.1:7511` |
+| `INTERLOCK_PROGRAM` | what the program is called in commands that it suggests; `./interlock` of a checkout sets it |
+| `INTERLOCK_AX` | `stdio`: set by a node for a subserver that it starts, which then speaks through its pipes |
+| `MCP_AQL_ENDPOINT_MODE`, `MCP_AQL_ENDPOINT_PROFILE`, `MCP_AQL_TOOL_PREFIX`, `MCPAQL_SAFETY_LOOP` | `aql.mode`, \
+`aql.profile`, `aql.tool_prefix` and `safety.mode`, under the names of MCP-AQL |
+| `XDG_CONFIG_HOME`, `XDG_DATA_HOME` | where your own configuration, keys and data are, except on macOS |
+| `SSL_CERT_FILE` | the authorities that `--url` over https is checked by |
+| `NO_COLOR`, `COLUMNS` | no colours; how wide tables are where there is no terminal |
 """
 
 
