@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.runtime.levels import until
 
 from interlock.config.load import Loaded, load
 from interlock.config.plan import Plan
@@ -56,3 +57,30 @@ async def test_a_part_that_cannot_be_taken_up_keeps_no_other_back_and_is_tried_a
     await reload.take_up()
     assert parts.took == [broken]
     assert reload.plan == read().plan
+
+
+async def test_a_file_that_is_written_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editor that writes in place empties the file first."""
+    config = tmp_path / "interlock.toml"
+    config.write_text(BEFORE)
+
+    def read() -> Loaded:
+        found = load(config, os.environ, {"data": str(tmp_path / "data")})
+        if not config.stat().st_size:
+            config.write_text(AFTER)
+        return found
+
+    monkeypatch.setattr("interlock.runtime.node.reload.LOOK_S", 0.01)
+    parts = Parts(None)
+    takes = {name: parts.take(name) for name in ("access", "anchors", "budget", "gate")}
+    reload = Reload(read, (config,), read().plan, takes, SystemClock())
+    config.write_text("")
+    await reload.open()
+    try:
+        await until(lambda: reload.plan.budget.max_calls_per_minute == 5)
+    finally:
+        await reload.close()
+    assert reload.plan == read().plan
+    assert parts.took.count("anchors") == 1  # nothing of the empty file was in effect

@@ -97,10 +97,12 @@ class Reload:
             self.problem = f"{place + ': ' if place else ''}{first.message}"
             log.error("the configuration has changed and cannot be used: %s; the node goes on as it was", self.problem)
             return
+        if _look(self._paths, self.plan.workspace) != self._seen:
+            return  # written while it was read: the next look finds that, and it is read again
         self._read_wall = self._clock.wall()
         self.problem = None
-        self._paths = loaded.paths
-        self._seen = _look(self._paths, self.plan.workspace)
+        if loaded.paths != self._paths:
+            self._paths, self._seen = loaded.paths, ()
         await self._put_into_effect(loaded.plan)
 
     async def _put_into_effect(self, new: Plan) -> None:
