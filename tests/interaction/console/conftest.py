@@ -6,11 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, expect, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 from tests.interaction.console.garden import command
 from tests.interaction.gate.browser import maybe_chromium
 from tests.interaction.gate.held import ADA, GATED, anchor, enrol_waiting
@@ -51,6 +53,16 @@ class Passkey:
         self._devtools.send("WebAuthn.clearCredentials", self._id)
 
 
+def go(page: Page, url: str) -> None:
+    """By way of an empty page: one that reloads itself, because what it shows was decided, would come back."""
+    for _ in range(10):
+        with suppress(PlaywrightError):
+            page.goto("about:blank")
+        if page.url == "about:blank":
+            break
+    page.goto(url)
+
+
 class Console:
     """A person at the console of a node."""
 
@@ -65,7 +77,7 @@ class Console:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
     def open(self, path: str) -> Page:
-        self.page.goto(self.url + path)
+        go(self.page, self.url + path)
         self.page.wait_for_selector("#live[data-state=live]")
         return self.page
 

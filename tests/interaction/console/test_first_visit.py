@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from playwright.sync_api import Error as PlaywrightError
 from tests import preloaded
 from tests.interaction import intervals
-from tests.interaction.console.conftest import Passkey
+from tests.interaction.console.conftest import Passkey, go
 from tests.interaction.gate.held import BOB, GATED, Client, Diary, anchor, served
 from tests.interaction.harness import SOONER, RunningNode, _ask_status, wait_for, write_config
 
@@ -79,13 +79,7 @@ class Visit:
         return url
 
     def go(self, path: str) -> None:
-        """By way of an empty page: one that reloads itself, because what it shows was decided, would come back."""
-        for _ in range(10):
-            with suppress(PlaywrightError):
-                self.page.goto("about:blank")
-            if self.page.url == "about:blank":
-                break
-        self.page.goto(f"{self.origin}{path}")
+        go(self.page, f"{self.origin}{path}")
 
     def approvers(self) -> dict[str, Any]:
         return {one["name"]: one for one in self.node.admin("/admin/approvers")["approvers"]}

@@ -58,7 +58,8 @@ function argument(rule, number, changed) {
     const isProposed = kind.value === rule.kind;
     const first = { equals: held, below: isProposed ? rule.value : "/", range: isProposed ? rule.value : [0, typeof held === "number" ? held : 0], one_of: isProposed ? rule.value : [held], any: null }[kind.value];
     value.value = kind.value === "below" ? first : kind.value === "equals" && rule.kind !== "equals" ? "as in the call" : JSON.stringify(first);
-    value.disabled = kind.value === "equals" || kind.value === "any";
+    value.disabled = kind.value === "equals";
+    value.hidden = kind.value === "any";
   };
   kind.value = rule.kind;
   fill();
@@ -122,7 +123,7 @@ async function draw() {
     h("p", null, "Calls like this one by ", code(line(proposed.terms.who)), " then run without being held. An argument that is not here may not be there."),
     rows.map((one) => one.element), h("div", { class: "bar" }, h("label", null, "How many calls", calls), h("label", null, "For", time), h("label", null, "Reason", reason)),
     h("h3", null, "What you sign"), words, wrong, h("div", { class: "buttons" }, byPasskey, byKey), said,
-    !byPasskey && !byKey && h("p", null, "No key may sign here. Where yours is: ", code("interlock approve ID --standing"), ", with ID ", code(approval), ".")));
+    !byPasskey && !byKey && h("p", null, "No key may sign here. Where yours is: ", code("interlock approve " + approval + " --standing"), ".")));
   await preview();
 }
 
