@@ -10,16 +10,19 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from interlock.net.devices.connections import Connections
+from interlock.net.devices.simulated_line import SimulatedLine
 from interlock.net.devices.transport import TransportFailed, TransportOwner
 from interlock.protocol.devices.description import DeviceDescription
 from interlock.protocol.devices.wire_formats import framing_of
 
 OPEN_S: Final = 5.0
 SLICE_BYTES: Final = 1024  # handled at once; some milliseconds of work where every byte is noise
-REST_S: Final = 0.002  # between two slices of what came at once
+BYTES_PER_S: Final = 100_000  # more than a line of 921600 baud carries; what pours more is read more slowly
+BURST_S: Final = 0.1  # of that rate may come at once
 SENT_BYTES_MAX: Final = 16 * 1024  # waiting to be sent: a line that takes nothing is lost
 _PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
 _SOCKET: Final = "socket://"
+SIMULATED: Final = "simulated"  # the port of a device that is only played, by the node itself
 
 
 class UartTransport(asyncio.Protocol):
@@ -28,6 +31,7 @@ class UartTransport(asyncio.Protocol):
     def __init__(
         self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
     ) -> None:
+        self._description = description
         self._link = description.link
         self._owner = owner
         self._framing = framing_of(description.link, description.profile)
@@ -35,6 +39,7 @@ class UartTransport(asyncio.Protocol):
         self._unread = b""  # what is not handled yet; nothing more is read meanwhile
         self._turn: asyncio.TimerHandle | None = None
         self._gap: asyncio.TimerHandle | None = None
+        self._paid_until = 0.0  # the time that what was read takes at BYTES_PER_S
         self._is_over = False
 
     @property
@@ -46,7 +51,9 @@ class UartTransport(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(OPEN_S):
-                if port.startswith(_SOCKET):
+                if port == SIMULATED:
+                    self.connection_made(SimulatedLine(self._description, self))
+                elif port.startswith(_SOCKET):
                     await self._open_socket(loop, port)
                 else:
                     await self._open_line(loop, port)
@@ -125,14 +132,17 @@ class UartTransport(asyncio.Protocol):
         self._lose(f"the line is gone: {why}" if why else "the line is gone")
 
     def _take_turn(self) -> None:
-        """One slice; the next one after a rest, while nothing more is read."""
+        """One slice; what is left, and what comes above the rate, waits while nothing more is read."""
         self._turn = None
         some, self._unread = self._unread[:SLICE_BYTES], self._unread[SLICE_BYTES:]
         loop, transport = asyncio.get_running_loop(), self._transport
-        if self._unread:
+        now = loop.time()
+        self._paid_until = max(now, self._paid_until) + len(some) / BYTES_PER_S
+        rest_s = self._paid_until - now - BURST_S
+        if self._unread or rest_s > 0:
             if transport is not None:
                 transport.pause_reading()
-            self._turn = loop.call_later(REST_S, self._take_turn)
+            self._turn = loop.call_later(max(rest_s, 0.0), self._take_turn)
         elif transport is not None:
             transport.resume_reading()
         self._feed(some)

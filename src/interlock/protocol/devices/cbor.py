@@ -8,8 +8,6 @@ import math
 import struct
 from typing import Any, Final
 
-import cbor2
-
 from interlock.protocol.devices.messages import DeviceFault
 
 DEPTH_MAX: Final = 4  # containers in containers, the message itself among them
@@ -22,6 +20,8 @@ _SIMPLE: dict[int, bool | None] = {20: False, 21: True, 22: None}
 
 def encoded(value: Any) -> bytes:
     """The deterministic encoding (RFC 8949, 4.2): shortest forms, keys in order."""
+    import cbor2  # an extra, which devices of Profile A do without
+
     return cbor2.dumps(value, canonical=True)
 
 

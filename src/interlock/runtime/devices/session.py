@@ -115,7 +115,7 @@ class DeviceSession:
         self._revealer = revealer
         link = description.link
         self._codec = codec_of(description)
-        self._asks_registration = self._codec.encode_registration_request() is not None
+        self._asks_registration = description.profile == "b"
         self._interval_s = link.heartbeat_ms / 1000
         self._timeout_s = link.timeout_ms / 1000
         self._presence = link.presence if link.transport == "uart_cbor" and description.profile == "a" else "poll"
@@ -191,8 +191,11 @@ class DeviceSession:
         self._lost = asyncio.get_running_loop().create_future()
         transport: Transport | None = None
         try:
+            self._codec.encode_registration_request()  # loads what the codec needs
             transport = make_transport(self.segment, await self._revealed(), self, self._connections)
             await transport.open()
+        except ImportError as missing:
+            return f"it needs the library {missing.name}: install interlock with the extra devices, interlock[devices]"
         except TransportFailed as failed:
             if transport is not None:
                 await transport.close()
