@@ -18,7 +18,7 @@ GLOSSARY_WORDS_MAX = 40
 
 MODULES_MAX = 24
 MODULES_MAX_OF = {
-    "surface/cli/verbs": 35,  # one module per verb
+    "surface/cli/verbs": 36,  # one module per verb
     "surface/operator": 28,  # one module per noun
     "config": 28,  # one module per section with many keys
 }

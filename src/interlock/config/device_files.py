@@ -9,6 +9,7 @@ from interlock.config.plan import DevicePlan
 from interlock.config.problems import Findings, Problem, nearest
 from interlock.config.reader import Settings
 from interlock.config.value_types import Segment
+from interlock.protocol.devices.description import DeviceDescription
 from interlock.protocol.devices.description_check import DescriptionFault, read_description
 
 FOLDER: Final = ".devices"
@@ -40,6 +41,18 @@ def read_devices(
     known = tuple(device for device in devices if device is not None)
     _check_lines_apart(known, folder, findings)
     return known
+
+
+def read_device_file(file: Path) -> DeviceDescription | tuple[Problem, ...]:
+    """One description, wherever it is."""
+    findings = Findings()
+    layer = file_layer(file, findings, Problem(file=str(file), message="there is no such file"))
+    read = read_description(layer.tree) if layer is not None else ()
+    if layer is not None and isinstance(read, tuple):
+        at = At(layer, ConfigContext(env={}, home=Path()), findings)
+        for fault in read:
+            _report(fault, at)
+    return read if not isinstance(read, tuple) else findings.problems()
 
 
 def _read(file: Path, settings: Settings, around: ConfigContext, findings: Findings) -> DevicePlan | None:

@@ -106,6 +106,25 @@ class Device(Struct, frozen=True, kw_only=True):
     missing: Annotated[tuple[str, ...], Meta(description="Described tools that it does not announce.")]
 
 
+class Frame(Struct, frozen=True, kw_only=True):
+    """One message between the node and a device."""
+
+    number: Annotated[int, Meta(description="It rises by one with each message.")]
+    at: Annotated[str, Meta(description="When.")]
+    is_sent: Annotated[bool, Meta(description="Whether the node said it.")]
+    hex: Annotated[str, Meta(description="Its bytes, of a long one the first.")]
+    text: Annotated[str, Meta(description="What it says, in the names of the description.")]
+    discarded: Annotated[str | None, Meta(description="Why it was dropped; null: it was not.")]
+
+
+class Frames(Struct, frozen=True, kw_only=True):
+    """Messages between the node and a device. They are kept while somebody asks for them."""
+
+    segment: Annotated[str, Meta(description="The device.")]
+    last: Annotated[int, Meta(description="The number of the newest message.")]
+    frames: Annotated[tuple[Frame, ...], Meta(description="Those after the number that was given.")]
+
+
 class Link(Struct, frozen=True, kw_only=True):
     """One link, and how it stands. A child that has not registered yet has only the fields without a default."""
 

@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 
 import msgspec
 
@@ -28,7 +28,7 @@ from interlock.net.devices.transport import LineSignals, Transport, TransportFai
 from interlock.net.devices.transports import make_transport
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
 from interlock.protocol.devices.description import DeviceDescription
-from interlock.protocol.devices.messages import Answer, DeviceFault, Notice, Registration
+from interlock.protocol.devices.messages import Answer, DeviceFault, Notice, Received, Registration
 from interlock.protocol.devices.metadata import without_metadata
 from interlock.protocol.devices.wire_formats import codec_of
 from interlock.runtime.base.clock import Clock
@@ -38,6 +38,7 @@ from interlock.runtime.devices.announcements import Announcements
 from interlock.runtime.devices.counters import DeviceCounters
 from interlock.runtime.devices.device_tools import DeviceTool, device_tool
 from interlock.runtime.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
+from interlock.runtime.devices.traffic import Traffic
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.devices")
@@ -62,10 +63,6 @@ class SessionOwner(Protocol):
         """What a present device offers has changed."""
 
     def on_event(self, name: str, content: dict[str, Any]) -> None: ...
-
-
-class Watcher(Protocol):
-    def on_traffic(self, sent: bool, data: bytes) -> None: ...
 
 
 class Request:
@@ -108,7 +105,7 @@ class DeviceSession:
         self.reason: str | None = None  # why it is absent; None: it is there, or it is not known yet
         self.is_present = False
         self.missing: tuple[str, ...] = ()  # described tools that it did not announce
-        self.watchers: list[Watcher] = []
+        self.traffic = Traffic()
         self._clock = clock
         self._owner = owner
         self._connections = connections
@@ -125,6 +122,8 @@ class DeviceSession:
         self._queue: deque[Request] = deque()
         self._in_flight: dict[int, Request] = {}
         self._last_id = 0
+        self._discarded = 0
+        self._last_discarded = ""
         self._is_unanswered = False  # a call had no answer since the device was last heard
         self._asked = -inf  # for its registration
         self._asks_open = 0
@@ -170,6 +169,10 @@ class DeviceSession:
             for reason, count in counted.items():
                 found[reason] = found.get(reason, 0) + count
         return found
+
+    @property
+    def now(self) -> float:
+        return self._clock.now()
 
     @property
     def waiting(self) -> int:
@@ -250,7 +253,8 @@ class DeviceSession:
         if not self.is_present and self._asks_registration:
             self._ask_registration()
         elif is_polled and not self._in_flight and not self._queue:
-            self._enqueue(Request(None, {}, 1, None))
+            repeats = self.description.link.retries if self.is_present else 0
+            self._enqueue(Request(None, {}, 1 + repeats, None))
 
     def _is_silent(self, now: float) -> bool:
         is_at_work = bool(self._in_flight) and not self._is_unanswered
@@ -394,6 +398,8 @@ class DeviceSession:
     def _send(self, message: bytes) -> None:
         if self._transport is not None:
             self.counters.count_sent()
+            if self.traffic.is_watched(self._clock.now()):
+                self.traffic.add(self._clock.wall(), message, is_sent=True)
             self._transport.send(message)
 
     def _on_timeout(self, request: Request) -> None:
@@ -412,8 +418,7 @@ class DeviceSession:
     # What the transport says (TransportOwner)
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
-        for watcher in self.watchers:
-            watcher.on_traffic(sent, data)
+        """Whole messages are what is watched."""
 
     def on_transport_lost(self, reason: str) -> None:
         if self._lost is not None and not self._lost.done():
@@ -422,11 +427,16 @@ class DeviceSession:
 
     def on_message(self, message: bytes) -> None:
         self.counters.count_received()
+        before = self._discarded
         try:
-            received = self._codec.decode_untrusted(message)
+            self._take_message(self._codec.decode_untrusted(message))
         except DeviceFault as fault:
             self._discard(fault.code)
-            return
+        if self.traffic.is_watched(self._clock.now()):
+            verdict = self._last_discarded if self._discarded > before else None
+            self.traffic.add(self._clock.wall(), message, is_sent=False, verdict=verdict)
+
+    def _take_message(self, received: Received) -> None:
         match received:
             case Answer():
                 self._on_answer(received)
@@ -434,8 +444,12 @@ class DeviceSession:
                 self._on_registration(received)
             case Notice():
                 self._on_notice(received)
+            case _:
+                assert_never(received)
 
     def _discard(self, reason: str) -> None:
+        self._discarded += 1
+        self._last_discarded = reason
         self.counters.discarded[reason] += 1
 
     def _note_life(self) -> None:

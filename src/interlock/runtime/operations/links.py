@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from interlock.operator_api.links import (
     DeniedHost,
     Device,
+    Frames,
     HeldToken,
     LinkLog,
     Links,
@@ -82,6 +83,15 @@ class LinkOperations:
         keeper = find_keeper(self._keepers, segment)
         lines_kept = tuple(LogLine(at=rfc3339(line.at), text=line.text) for line in keeper.stderr.tail(lines))
         return LinkLog(segment=self._shown_name(keeper), lines=lines_kept)
+
+    def frames(self, segment: str, after: int) -> Frames:
+        link = find_keeper(self._keepers, segment).link
+        from interlock.runtime.devices.device_frames import maybe_frames  # devices are rare
+
+        frames = maybe_frames(link, after)
+        if frames is None:
+            raise NotFound("device", segment, [one for one, keeper in self._keepers.items() if _is_device(keeper)])
+        return frames
 
     async def restart(self, segment: str) -> RestartedLink:
         """What dialled in can only be sent away: whether it returns is its own matter."""
@@ -240,6 +250,10 @@ def _last_words(keeper: Keeper) -> str | None:
 def _denied_hosts(links: Iterable[ConnectedLink]) -> tuple[DeniedHost, ...]:
     found = {place: one for link in links for place, one in link.denied.items()}
     return tuple(DeniedHost(place=place, why=one.why, remedy=one.remedy) for place, one in found.items())
+
+
+def _is_device(keeper: Keeper) -> bool:
+    return keeper.link.kind == "device"
 
 
 def _device(link: ConnectedLink) -> Device | None:

@@ -3,7 +3,7 @@
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from interlock.operator_api.links import Consent, Link, LinkLog, Links, ReleasedSegment, RestartedLink
+from interlock.operator_api.links import Consent, Frames, Link, LinkLog, Links, ReleasedSegment, RestartedLink
 from interlock.protocol.oauth.client import CALLBACK_PATH
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import AUTH_FAILED, NO_OAUTH, NOT_FOUND
@@ -12,6 +12,11 @@ from interlock.surface.operator.parameters import IntegerParameter
 
 LINES = IntegerParameter(
     name="lines", description="How many of the newest lines.", default=200, minimum=1, maximum=10_000
+)
+
+
+AFTER = IntegerParameter(
+    name="after", description="The number of the last message that is known.", default=0, minimum=0, maximum=2**53
 )
 
 
@@ -25,6 +30,10 @@ async def get_link(exchange: OperatorExchange[None]) -> Link:
 
 async def get_link_log(exchange: OperatorExchange[None]) -> LinkLog:
     return exchange.operations.links.logs(exchange.path("segment"), LINES.read(exchange.request))
+
+
+async def get_frames(exchange: OperatorExchange[None]) -> Frames:
+    return exchange.operations.links.frames(exchange.path("segment"), AFTER.read(exchange.request))
 
 
 async def restart_link(exchange: OperatorExchange[None]) -> RestartedLink:
@@ -51,6 +60,14 @@ async def take_oauth_return(exchange: OperatorExchange[None]) -> Response:
 ENDPOINTS = (
     Endpoint(method="GET", path="/admin/links", handler=list_links, summary="Every link, and how it stands."),
     Endpoint(method="GET", path="/admin/links/{segment}", handler=get_link, summary="One link.", errors=(NOT_FOUND,)),
+    Endpoint(
+        method="GET",
+        path="/admin/links/{segment}/frames",
+        handler=get_frames,
+        summary="What the node and a device said to each other, from the first time this is asked.",
+        query=(AFTER,),
+        errors=(NOT_FOUND,),
+    ),
     Endpoint(
         method="GET",
         path="/admin/links/{segment}/logs",
