@@ -40,6 +40,9 @@ COMMANDS = [
     ("links", "list"),
     ("links", "logs"),
     ("links", "restart"),
+    ("device",),
+    ("device", "simulate"),
+    ("device", "monitor"),
     ("drivers",),
     ("drivers", "list"),
     ("drivers", "show"),
@@ -93,6 +96,7 @@ COMMANDS = [
 GROUPS = {
     ("tools",),
     ("links",),
+    ("device",),
     ("drivers",),
     ("secrets",),
     ("skills",),

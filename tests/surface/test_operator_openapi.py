@@ -42,6 +42,20 @@ PROPOSED = {"surface_name": "a_b", "change_controller": "A"}
 REQUESTED = {"action": "request", "subject": "a_b", "body": PROPOSED}
 
 
+BOARD = """
+profile = "a"
+[link]
+transport = "uart_cbor"
+port = "simulated"
+heartbeat_ms = 50
+[[tool]]
+id = 1
+name = "look"
+mutable = false
+reversible = true
+"""
+
+
 def name_of(endpoint: Endpoint) -> str:
     return f"{endpoint.method} {endpoint.path}"
 
@@ -91,7 +105,10 @@ def undocumented(value: Any, schema: dict[str, Any], path: str = "") -> Iterator
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorTree]:
-    with running_tree(Interlock(tmp_path_factory.mktemp("tree"))) as made:
+    interlock = Interlock(tmp_path_factory.mktemp("tree"))
+    (interlock.folder / ".devices").mkdir()
+    (interlock.folder / ".devices" / "board.toml").write_text(BOARD)
+    with running_tree(interlock) as made:
         yield made
 
 
@@ -101,9 +118,10 @@ def places(tree: OperatorTree) -> dict[str, list[str]]:
     held = tree.hold_call()
     definition = tree.get("/approvals?kind=definition")["approvals"][0]["id"]
     ticket = tree.post("/admin/passkeys", {"name": "ada"})["url"].rpartition("/")[2]
-    segments = ("greenhouse", "gone", "leaf", "ready-mcp", "nowhere")
+    segments = ("greenhouse", "board", "gone", "leaf", "ready-mcp", "nowhere")
     return {
         "/admin/links/{segment}": [f"/admin/links/{one}" for one in segments],
+        "/admin/links/{segment}/frames": ["/admin/links/board/frames", "/admin/links/gone/frames"],
         "/admin/links/{segment}/logs": ["/admin/links/gone/logs", "/admin/links/gone/logs?lines=1"],
         "/admin/tools/{name}": [
             *("/admin/tools/greenhouse.water_beds", "/admin/tools/demo.ready?as=client:x"),

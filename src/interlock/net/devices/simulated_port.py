@@ -84,7 +84,7 @@ class SimulatedPort:
             return b""
 
     def _write(self, master: int, data: bytes) -> None:
-        with contextlib.suppress(BlockingIOError):  # nobody reads: a line forgets
+        with contextlib.suppress(BlockingIOError):  # it is not read: a line forgets
             os.write(master, data)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -26,8 +26,6 @@ def make_transport(
     try:
         transport = getattr(import_module(f"interlock.net.devices.{module}"), attribute)
     except ModuleNotFoundError as error:
-        raise TransportFailed(
-            f"{name} needs the library {error.name}: install interlock with the extra devices, interlock[devices]"
-        ) from error
+        raise TransportFailed(f"{name} needs the library {error.name}: install the extra interlock[devices]") from error
     made: Transport = transport(segment, description, owner, connections)
     return made

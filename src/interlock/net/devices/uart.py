@@ -74,7 +74,7 @@ class UartTransport(asyncio.Protocol):
             import serialx
         except ImportError as missing:
             raise TransportFailed(
-                "a serial port needs the library serialx: install interlock with the extra devices, interlock[devices]"
+                "a serial port needs the library serialx: install the extra interlock[devices]"
             ) from missing
         try:
             await serialx.create_serial_connection(

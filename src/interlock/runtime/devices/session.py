@@ -198,7 +198,7 @@ class DeviceSession:
             transport = make_transport(self.segment, await self._revealed(), self, self._connections)
             await transport.open()
         except ImportError as missing:
-            return f"it needs the library {missing.name}: install interlock with the extra devices, interlock[devices]"
+            return f"it needs the library {missing.name}: install the extra interlock[devices]"
         except TransportFailed as failed:
             if transport is not None:
                 await transport.close()

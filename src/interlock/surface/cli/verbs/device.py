@@ -31,7 +31,7 @@ app = verb_app(
     "simulate",
     examples="""
     interlock device simulate thermostat
-    interlock device simulate boards/valve.toml --port /tmp/valve
+    interlock device simulate boards/valve.toml --port valve.pty
     interlock device simulate thermostat --noise 0.001 --loss 0.1 --seed 7
     """,
 )
@@ -47,9 +47,9 @@ def simulate(
     loss: Annotated[float, typer.Option("--loss", min=0.0, max=1.0, help="The chance that a message is lost.")] = 0,
     seed: Annotated[int | None, typer.Option("--seed", help="The same faults each time.")] = None,
 ) -> None:
-    """Play a device of Profile A or B out of its description, until Ctrl-C.
+    """Play a device of Profile A or B out of its description.
 
-    It stands at the port of the description: a name for a pty, or socket://HOST:PORT, where it listens.
+    Until Ctrl-C it stands at the port of the description: a name for a pty, or socket://HOST:PORT, where it listens.
     """
     import asyncio
 
@@ -126,7 +126,10 @@ def monitor(
     count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")] = None,
     heartbeats: Annotated[bool, typer.Option("--heartbeats", help="Show heartbeats as well.")] = False,
 ) -> None:
-    """Show what a node and its device say to each other, message by message, until Ctrl-C."""
+    """Show what a node and its device say to each other.
+
+    Message by message, until Ctrl-C. Heartbeats only with --heartbeats.
+    """
     import sys
 
     from interlock.operator_api.links import Frames
