@@ -52,6 +52,7 @@ def test_other_dates_are_refused(name: str, value: str | int) -> None:
     error = Library().ask("read", "get_day", params={name: value})["error"]
     assert error["code"] == ("VALIDATION_INVALID_TYPE" if isinstance(value, int) else "VALIDATION_INVALID_VALUE")
     assert error["details"]["param_name"] == name
+    assert error["details"].get("expected_type", "string") == "string"
 
 
 def test_a_number_is_no_date() -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import functools
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -149,6 +150,7 @@ async def agents_here(
     made = codes.new_code, codes.new_token
 
     def noted(make: Callable[[], str]) -> Callable[[], str]:
+        @functools.wraps(make)
         def note() -> str:
             issued.append(make())
             return issued[-1]

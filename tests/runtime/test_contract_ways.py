@@ -128,20 +128,39 @@ async def test_progress_does_not_stretch_the_contracts_time(here: ContractPlace)
 # Again
 
 
+@pytest_asyncio.fixture(loop_scope="module")
+async def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Until a call is tried again."""
+    found: list[float] = []
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def note(delay: float, callback: Any, *args: Any, **options: Any) -> Any:
+        if getattr(callback, "__name__", "") == "_try_again":
+            found.append(delay)
+        return later(delay, callback, *args, **options)
+
+    monkeypatch.setattr(loop, "call_later", note)
+    return found
+
+
 @pytest.mark.req("AIP-14.rules-2")
+@pytest.mark.parametrize(("backoff", "waits"), [("exponential", [0.06, 0.12]), ("fixed", [0.06, 0.06])])
 async def test_a_passing_failure_of_an_idempotent_contract_is_repeated_with_the_delays_it_states(
-    here: ContractPlace,
+    here: ContractPlace, delays: list[float], backoff: str, waits: list[float]
 ) -> None:
-    retry = {"max_attempts": 3, "backoff": "exponential", "initial_ms": 60}
+    retry = {"max_attempts": 3, "backoff": backoff, "initial_ms": 60}
     lending = await here.serve("new", play(idempotent=True, retry=retry), "play")
-    before = asyncio.get_running_loop().time()
-    result = await here.call("test__play", {"acts": [BUSY, BUSY, {}], "label": "thrice"}).result()
-    assert result["structuredContent"]["done"] == "thrice"
-    assert asyncio.get_running_loop().time() - before >= 0.18
-    assert await played(here, "new", "thrice") == 3
+    label = f"thrice {backoff}"
+    result = await here.call("test__play", {"acts": [BUSY, BUSY, {}], "label": label}).result()
+    assert result["structuredContent"]["done"] == label
+    assert delays == waits
+    assert await played(here, "new", label) == 3
     assert lending.lent == 0
-    assert code_of(await here.call("test__play", {"act": BUSY, "label": "always"}).result()) == "upstream_error"
-    assert await played(here, "new", "always") == 3
+    assert (
+        code_of(await here.call("test__play", {"act": BUSY, "label": f"always {backoff}"}).result()) == "upstream_error"
+    )
+    assert await played(here, "new", f"always {backoff}") == 3
 
 
 @pytest.mark.req("AIP-14.rules-2")
@@ -153,13 +172,18 @@ async def test_a_drivers_retry_counts_instead_of_the_contracts(here: ContractPla
 
 
 @pytest.mark.req("AIP-14.rules-2")
-async def test_a_repetition_that_would_come_after_the_contracts_time_is_not_made(here: ContractPlace) -> None:
-    retry = {"max_attempts": 3, "backoff": "fixed", "initial_ms": 5000}
-    await here.serve("new", play(idempotent=True, timeout_ms=1000, retry=retry), "play")
-    before = asyncio.get_running_loop().time()
-    assert code_of(await here.call("test__play", {"act": BUSY, "label": "late"}).result()) == "upstream_error"
-    assert asyncio.get_running_loop().time() - before < 0.9
-    assert await played(here, "new", "late") == 1
+@pytest.mark.parametrize(("initial_ms", "times"), [(5000, 1), (200, 1), (199, 2)])
+async def test_a_repetition_that_would_come_after_the_contracts_time_is_not_made(
+    here: ContractPlace, delays: list[float], monkeypatch: pytest.MonkeyPatch, initial_ms: int, times: int
+) -> None:
+    retry = {"max_attempts": 2, "backoff": "fixed", "initial_ms": initial_ms}
+    await here.serve("new", play(idempotent=True, timeout_ms=200, retry=retry), "play")
+    at = here.clock.now()
+    monkeypatch.setattr(here.clock, "now", lambda: at)  # to the very end of its time
+    label = f"late {initial_ms}"
+    assert code_of(await here.call("test__play", {"act": BUSY, "label": label}).result()) == "upstream_error"
+    assert len(delays) == times - 1
+    assert await played(here, "new", label) == times
 
 
 @pytest.mark.req("AIP-14.rules-2")
