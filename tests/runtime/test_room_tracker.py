@@ -21,6 +21,7 @@ from interlock.protocol.rooms.settings import RoomSettings
 from interlock.runtime.rooms import fulfilments
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.history import History
+from interlock.runtime.rooms.participant_records import ParticipantRecords
 from interlock.runtime.rooms.proposals import Proposals
 from interlock.runtime.rooms.room import Delivery, Room
 
@@ -49,7 +50,8 @@ class Garden:
         audit = RoomAudit(desk.recorder, desk.clock)
         history = History(desk.store.streams, "garden")
         kept = RoomSettings(proposal_ttl_s=60, **settings)
-        self.room = Room("garden", kept, history, audit, desk.clock, self.proposals, lambda _: None)
+        self.records = records = ParticipantRecords(desk.store.kv, desk.clock)
+        self.room = Room("garden", kept, history, audit, desk.clock, self.proposals, lambda _: None, records)
 
     async def publish(self, id: str, who: Participant = AGENT, kind: str = "mcp/proposal", **members: Any) -> None:
         done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
@@ -97,6 +99,7 @@ async def garden_at(folder: Path, clock: Hands, *, sweeps: bool = False, **setti
         finally:
             await garden.proposals.close()
             await garden.room.close()
+            await garden.records.close()
 
 
 @pytest.mark.req("X-7.3-4")

@@ -93,6 +93,7 @@ class Connection:
         self._welcomed: asyncio.Future[None] | None = None
         self._over: asyncio.Future[tuple[int, str]] | None = None
         self._unnumbered: Envelope | None = None  # its number is the next frame
+        self._last = 0  # the number of the last envelope before the welcome
         self._told = ""  # the id of the last event of the gateway, which may have a number
         self._outbox: dict[str, _Outgoing] = {}
         self._readable = asyncio.Event()
@@ -242,6 +243,12 @@ class Connection:
                         self._take(old, sequence, is_old=True)
                 if not told.more:
                     self._caught_up()
+            case "history_gap":
+                log.warning("room %s: some of what was said is no longer kept", self._place.topic)
+                self._reader.on_event(envelope)
+                if "after" not in payload:  # no history follows
+                    self.position = max(self.position or 0, self._last)
+                    self._caught_up()
             case event:
                 if event == "error" and envelope.correlation_id is not None:
                     self._refused(envelope.correlation_id, str(payload.get("code")), payload)
@@ -249,7 +256,7 @@ class Connection:
                 self._reader.on_event(envelope)
 
     def _on_welcome(self, payload: dict[str, Any]) -> None:
-        last = payload.get("sequence", 0)
+        self._last = last = payload.get("sequence", 0)
         if self.position is None:
             self.position = max(0, last - self._history)
         elif self.position > last:  # it was restored from an older copy

@@ -23,6 +23,10 @@ operator_listen = "127.0.0.1:0"
 
 [[room]]
 topic = "garden"
+
+[[room]]
+topic = "short"
+history_max = 10
 """
 
 
@@ -108,3 +112,28 @@ async def _call(reader: Participant, total: int) -> list[int]:
             assert "not in the room" in str(absent)
         await asyncio.sleep(0.01)
     return answers
+
+
+@pytest.mark.req("X-4.4.1-6")
+async def test_one_who_was_away_too_long_hears_what_is_still_kept(tmp_path: Path, unused_tcp_port: int) -> None:
+    with running_node(tmp_path, {}, ROOMS.format(port=unused_tcp_port)) as node:
+        address = f"ws://127.0.0.1:{unused_tcp_port}"
+        secret = token(node, "reader", "short", "full")
+        async with Participant(address, "short", token=token(node, "sender", "short", "full")) as sender:
+            for number in range(40):
+                await sender.say(str(number))
+            reader = Participant(address, "short", token=secret, after=3)
+            listener = reader.listen()
+            await reader.open()
+            await sender.say("40")
+            said, sequences = await numbers(listener, 40)
+            assert said == list(range(said[0], 41)) and 28 <= said[0] <= 31
+            assert sequences == list(range(said[0] + 1, 42))
+            assert reader.position == 41
+            await reader.close()
+            lost = Participant(address, "short", token=secret, after=10**9)  # of another copy of the room
+            listener = lost.listen()
+            await lost.open()
+            await sender.say("41")
+            assert (await numbers(listener, 41))[0] == [41]
+            await lost.close()

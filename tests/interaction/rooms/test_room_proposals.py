@@ -23,6 +23,9 @@ topic = "garden"
 extra_kinds = { "mcp/reject" = "full", "mcp/withdraw" = "restricted" }
 
 [[room]]
+topic = "plain"
+
+[[room]]
 topic = "few"
 proposals_pending = 2
 
@@ -200,6 +203,41 @@ async def test_a_proposal_is_denied_rejected_and_withdrawn_each_over_each_way(
         await told("withdrawn", back_socket, by=agent.name)
         assert post(node, agent, f"proposals/{back_http}/withdraw")[1]["error"] == "already_claimed"
         assert post(node, agent, "proposals/never/withdraw")[1]["error"] == "unknown_proposal"
+
+
+@pytest.mark.req("X-N-6", "X-4.2.1-6", "X-4-9")
+async def test_a_proposal_is_rejected_and_withdrawn_over_a_websocket_and_nothing_of_it_is_published(
+    node: RunningNode,
+) -> None:
+    async with joined(node, "restricted", "full", "full", topic="plain") as (agent, robot, human):
+        first, second, third = [await propose(agent, robot) for _ in range(3)]
+        for sender, kind, about, code in (
+            (agent, "mcp/reject", first, "kind_not_allowed"),
+            (human, "mcp/withdraw", first, "not_proposer"),
+            (human, "mcp/reject", "never", "unknown_proposal"),
+            (human, "mcp/reject", None, "unknown_proposal"),
+            (human, "mcp/approve", first, "unknown_kind"),
+        ):
+            sent = await sender.send(kind, {}, correlation_id=about)
+            refused = await sender.until(event="error")
+            assert (refused["correlation_id"], refused["payload"]["code"]) == (sent, code)
+        await human.send("mcp/reject", {"reason": "unsafe"}, correlation_id=first)
+        told = await robot.until(event="proposal_rejected")
+        assert (told["correlation_id"], told["payload"]["by"], told["payload"]["reason"]) == (
+            first,
+            human.name,
+            "unsafe",
+        )
+        await agent.send("mcp/withdraw", {}, correlation_id=second)
+        told = await robot.until(event="proposal_withdrawn")
+        assert (told["correlation_id"], told["payload"]["by"]) == (second, agent.name)
+        body = {"id": str(uuid.uuid4()), "kind": "mcp/withdraw", "correlation_id": third, "payload": {}}
+        assert post(node, agent, "messages", body, "plain")[0] == 202
+        assert (await robot.until(event="proposal_withdrawn"))["correlation_id"] == third
+        again = await agent.send("mcp/withdraw", {}, correlation_id=second)
+        assert (await agent.until(event="error"))["correlation_id"] == again
+        heard = [one["kind"] for each in (agent, robot, human) for one in each.heard]
+        assert "mcp/reject" not in heard and "mcp/withdraw" not in heard
 
 
 @pytest.mark.req("X-4.2.1-1", "X-4.2.1-3", "X-4.2.1-5", "X-3.1-7", "X-10.2-2")

@@ -21,6 +21,9 @@ PROPOSAL: Final = "mcp/proposal"
 CHAT: Final = "chat"
 PRESENCE: Final = "presence"
 SYSTEM: Final = "system"
+# What a participant tells the tracker of proposals, which is not published: the room hears of it by an event (X-N-6).
+REJECT: Final = "mcp/reject"  # the words are those of MEW
+WITHDRAW: Final = "mcp/withdraw"
 
 CHAT_BYTES_MAX: Final = 64 * 1024
 CHAT_PAYLOAD_BYTES_MAX: Final = 512 * 1024  # with what else stands beside the text, however it is escaped
@@ -73,12 +76,17 @@ def kind_refusal(envelope: Envelope, settings: RoomSettings) -> Refusal | None:
     kind = envelope.kind
     if kind in _RESERVED:
         return Refusal("reserved_kind", f"only the gateway sends {kind!r}", id=envelope.id)
-    if kind in _KINDS or kind in settings.extra_kinds:
+    if kind in _KINDS or kind in settings.extra_kinds or is_decision(kind, settings):
         return None
     details: dict[str, Any] = {"kinds": [MCP, PROPOSAL, CHAT, *settings.extra_kinds]}
     if kind.startswith(("mcp/", "reasoning/", "capability/", "space/", "system/")):
         details["hint"] = _LATER
     return Refusal("unknown_kind", f"the kind {kind[:100]!r} is not one of this room's", details, envelope.id)
+
+
+def is_decision(kind: str, settings: RoomSettings) -> bool:
+    """Whether it is for the tracker alone. A room that admits the kind as its own publishes it, too."""
+    return kind in (REJECT, WITHDRAW) and settings.tracker and kind not in settings.extra_kinds
 
 
 def privilege_refusal(
@@ -89,7 +97,8 @@ def privilege_refusal(
         return None
     if envelope.kind == CHAT and not settings.restricted_chat:
         return Refusal("kind_not_allowed", "restricted participants do not chat in this room", id=envelope.id)
-    if settings.extra_kinds.get(envelope.kind) is Privilege.FULL:
+    takes_full = settings.extra_kinds.get(envelope.kind) is Privilege.FULL
+    if takes_full or (envelope.kind == REJECT and is_decision(REJECT, settings)):
         return Refusal("kind_not_allowed", f"{envelope.kind!r} takes full privilege in this room", id=envelope.id)
     if envelope.kind != MCP:
         return None

@@ -15,8 +15,6 @@ from interlock.protocol.jsontext.canonical import NotCanonical, canonical
 from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 TOOLS_CALL: Final = "tools/call"
-REJECT: Final = "mcp/reject"  # kinds that a room may admit (`extra_kinds`); the words are those of MEW
-WITHDRAW: Final = "mcp/withdraw"
 REASON_CHARS_MAX: Final = 2000
 
 

@@ -179,11 +179,10 @@ class RoomConnection:
             after = max(0, room.delivered - wishes.history)
             if wishes.after is not None:
                 place = room.maybe_place(wishes.after)
-                if place is None:
-                    self._say(
-                        gateway_messages.system_event(room.stamp(), {"event": "history_gap"}, to=self.participant)
-                    )
-                after = room.delivered if place is None else place
+                after = room.place_after_gap(wishes.after) if place is None else place
+                if place is None:  # with the number after which what is still kept follows, where something does
+                    gap = {"event": "history_gap"} | ({"after": after} if after < room.delivered else {})
+                    self._say(gateway_messages.system_event(room.stamp(), gap, to=self.participant))
             after = max(after, self._readable_after)
             while not self._closing:
                 upto = room.delivered

@@ -29,8 +29,6 @@ READ_MAX: Final = 100
 READ_DEFAULT: Final = 20
 WAIT_MAX_S: Final = 25.0
 FULFIL_WAIT_S: Final = 20.0
-TRACKED_PAUSE_S: Final = 0.01
-TRACKED_TRIES_MAX: Final = 500
 
 Json = dict[str, Any]
 Topic = Annotated[str, Meta(description="The room.", max_length=128)]
@@ -258,12 +256,8 @@ class Participation:
 
     async def _tracked(self, room: Room, proposal_id: str) -> Approval | None:
         """One that everyone has just read may not be in the inbox yet."""
-        index = self._rooms.proposals.index
-        for _ in range(TRACKED_TRIES_MAX if room.settings.tracker else 0):
-            if (room.topic, proposal_id) in index or not index.is_waiting(room.topic, proposal_id):
-                break
-            await asyncio.sleep(TRACKED_PAUSE_S)
-        return index.maybe(room.topic, proposal_id)
+        await self._rooms.proposals.wait_until_tracked(room.topic, proposal_id)
+        return self._rooms.proposals.index.maybe(room.topic, proposal_id)
 
     async def reject(self, principal: str, asked: Rejecting) -> Json | Refusal:
         found = self._room(asked.topic, principal)

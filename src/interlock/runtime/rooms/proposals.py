@@ -25,7 +25,7 @@ from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.errors import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOPE_DENIED
 from interlock.protocol.jsonrpc.errors import BUDGET_EXCEEDED, UNAVAILABLE, Fault
 from interlock.protocol.rooms import proposals as rules
-from interlock.protocol.rooms.enforcement import MCP, PROPOSAL
+from interlock.protocol.rooms.enforcement import MCP, PROPOSAL, REJECT, WITHDRAW
 from interlock.protocol.rooms.envelope import Envelope
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.participants import OWN, Participant, Privilege, participant_of
@@ -43,6 +43,8 @@ from interlock.runtime.rooms.room import Room
 log = logging.getLogger("interlock.rooms")
 
 LISTED_MAX: Final = 100  # proposals in one answer, the newest
+TRACKED_PAUSE_S: Final = 0.01
+TRACKED_TRIES_MAX: Final = 500
 NONCE_BYTES: Final = 24
 IN_THE_ROOM: Final = "carried out in the room"
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
@@ -140,7 +142,7 @@ class Proposals:
     def _is_relevant(self, room: Room, envelope: Envelope) -> bool:
         """Most envelopes are none of the tracker's business, and cost a look into a few tables."""
         if envelope.kind != MCP:
-            return envelope.kind in (PROPOSAL, rules.REJECT, rules.WITHDRAW)
+            return envelope.kind in (PROPOSAL, REJECT, WITHDRAW)
         answers = envelope.correlation_id
         if envelope.id in self._fulfilments:  # it was sent here
             return False
@@ -165,7 +167,7 @@ class Proposals:
     async def _take(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
         if envelope.kind == PROPOSAL:
             await self._raise(room, envelope, principal, received_at)
-        elif envelope.kind in (rules.REJECT, rules.WITHDRAW):
+        elif envelope.kind in (REJECT, WITHDRAW):
             await self._take_decision(room, envelope, principal)
         elif envelope.correlation_id in self._fulfilments:
             await self._take_answer(envelope)
@@ -342,19 +344,32 @@ class Proposals:
         withdrawn = await self._inbox.withdraw(approval.id)
         return _as_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Fault) else withdrawn
 
-    async def _take_decision(self, room: Room, envelope: Envelope, principal: str) -> None:
-        """An envelope of a kind that rejects or withdraws, in rooms that admit it."""
-        proposal_id, seat = envelope.correlation_id or "", room.seats.get(envelope.sender or "")
-        id = envelope.sender or ""
-        known = room.maybe_known(id) or Privilege.RESTRICTED
-        who = Participant(id=id, privilege=known) if seat is None else seat.participant
+    async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> Refusal | None:
+        """By an envelope of a kind that rejects or withdraws, which names the proposal it is about."""
+        proposal_id = envelope.correlation_id or ""
+        await self.wait_until_tracked(room.topic, proposal_id)
         done = (
             await self.withdraw(room.topic, proposal_id, who)
-            if envelope.kind == rules.WITHDRAW
+            if envelope.kind == WITHDRAW
             else await self.reject(room.topic, proposal_id, who, principal, rules.maybe_reason(envelope.payload))
         )
-        if isinstance(done, Refusal):
-            room.tell(who.id, msgspec.structs.replace(done, id=envelope.id))
+        return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, Refusal) else None
+
+    async def wait_until_tracked(self, topic: str, proposal_id: str) -> None:
+        """One that was just sent may not be in the inbox yet."""
+        for _ in range(TRACKED_TRIES_MAX):
+            if (topic, proposal_id) in self.index or not self.index.is_waiting(topic, proposal_id):
+                return
+            await asyncio.sleep(TRACKED_PAUSE_S)
+
+    async def _take_decision(self, room: Room, envelope: Envelope, principal: str) -> None:
+        """The same, in a room that has published it."""
+        id = envelope.sender or ""
+        seat, known = room.seats.get(id), room.maybe_known(id) or Privilege.RESTRICTED
+        who = Participant(id=id, privilege=known) if seat is None else seat.participant
+        refusal = await self.decide(room, envelope, who, principal)
+        if refusal is not None:
+            room.tell(id, refusal)
 
     async def _decide(
         self, approval: Approval, what: What, by: str, principal: str, reason: str | None

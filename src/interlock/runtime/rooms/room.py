@@ -107,6 +107,9 @@ class Tracker(Protocol):
 
     def on_published(self, room: "Room", envelope: Envelope, principal: str) -> None: ...
 
+    async def decide(self, room: "Room", envelope: Envelope, who: Participant, principal: str) -> Refusal | None:
+        """One who rejects or withdraws a proposal."""
+
     def on_lost(self, room: "Room", envelope: Envelope) -> None:
         """It was admitted and could not be stored."""
 
@@ -350,6 +353,9 @@ class Room:
                 self._records.note_violation(self.topic, who.id)
             self._note_refused(envelope, who, principal, refusal)
             return refusal
+        if enforcement.is_decision(envelope.kind, self.settings):
+            self._background.begin(self._decide(envelope, who, principal, settle), f"room {self.topic}")
+            return None
         now = self._clock.wall()
         envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339_ms(now))
         self.accepted[envelope.kind] += 1
@@ -359,6 +365,11 @@ class Room:
             self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)
         self._enqueue(envelope, settle=settle, is_stored=True, received_at=now, principal=principal)
         return None
+
+    async def _decide(
+        self, envelope: Envelope, who: Participant, principal: str, settle: Callable[[Refusal | None], None]
+    ) -> None:
+        settle(await self._tracker.decide(self, envelope, who, principal))
 
     def _observe(self, envelope: Envelope, who: Participant, principal: str) -> None:
         """Puts on record what a mixed room would have refused, so that an operator can see before changing the mode."""
@@ -567,6 +578,11 @@ class Room:
             else:
                 low = middle
         return low
+
+    def place_after_gap(self, reference: str) -> int:
+        """Where one goes on that names what is not kept: with the oldest that is, if that is later for sure."""
+        is_earlier = reference.isascii() and reference.isdigit() and int(reference[:16]) < self._oldest
+        return self._oldest if is_earlier else self.delivered
 
     def maybe_place(self, reference: str) -> int | None:
         """The sequence that a client names: by number, or by an envelope's id."""
