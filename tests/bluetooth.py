@@ -1,7 +1,9 @@
 """Bluetooth for tests: bumble's virtual controllers on one link, with real HCI, ATT and GATT between them."""
 
 import asyncio
+import socket
 from collections.abc import Callable
+from typing import Any
 
 from bumble.controller import Controller
 from bumble.core import UUID, ProtocolError
@@ -11,11 +13,14 @@ from bumble.gatt_client import CharacteristicProxy
 from bumble.hci import Address
 from bumble.host import Host
 from bumble.link import LocalLink
+from bumble.transport import open_transport
 from bumble.transport.common import AsyncPipeSink
+from bumble.transport.tcp_server import open_tcp_server_transport_with_socket
 
 from interlock.net.devices.ble import NOTIFY, SERVICE, WRITE, Peripheral, PeripheralError
 
 PREFIX_BYTES = 2
+CENTRAL = "F0:F0:F0:F0:F0:F0"
 CONNECT_S = 5.0
 
 
@@ -41,6 +46,10 @@ class Stub:
         written: Characteristic[bytes] = Characteristic(WRITE, properties.WRITE, permissions.WRITEABLE, write)
         device.add_service(Service(SERVICE, [written, self.notify]))
         device.on("connection", self._on_connection)
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self.device.connections)
 
     async def start(self) -> None:
         await self.device.power_on()
@@ -128,3 +137,36 @@ class BumblePeripheral:
         if not found:
             raise PeripheralError(f"it has no characteristic {characteristic}")
         return found[0]
+
+
+class HciCentral(BumbleCentral):
+    """In the process of a node: its controller is elsewhere, reached over HCI on TCP."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._mtu = None
+        self._opened: Device | None = None
+
+    async def connect(self, address: str, service: str, on_disconnected: Callable[[], None]) -> Peripheral:
+        if self._opened is None:
+            hci = await open_transport(f"tcp-client:127.0.0.1:{self._port}")
+            self._opened = self._device = Device.with_hci("gateway", Address(CENTRAL), hci.source, hci.sink)
+            await self._opened.power_on()
+        return await super().connect(address, service, on_disconnected)
+
+
+class ServedController:
+    """A controller on a link for a host in another process."""
+
+    async def start(self, link: LocalLink) -> int:
+        """The TCP port of its HCI."""
+        listening = socket.create_server(("127.0.0.1", 0))
+        self._hci: Any = await open_tcp_server_transport_with_socket(listening)
+        source, sink = self._hci.source, self._hci.sink
+        Controller("gateway", host_source=source, host_sink=sink, link=link, public_address=CENTRAL)
+        port: int = listening.getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        self._hci.server.close()
+        await self._hci.close()

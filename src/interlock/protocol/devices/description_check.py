@@ -23,6 +23,7 @@ from interlock.protocol.devices.description import (
     Tool,
 )
 from interlock.protocol.devices.layouts import is_number, layout_size, size_of
+from interlock.protocol.devices.modbus_codec import register_faults
 from interlock.protocol.devices.wire_formats import framing_name
 from interlock.protocol.net.address_scope import is_loopback
 
@@ -158,6 +159,14 @@ def _check_tools(description: DeviceDescription) -> Iterator[DescriptionFault]:
         yield from _check_layout(tool, tool.response, "response", tool.resp_len, at)
         if tool.registers and description.profile != "modbus":
             yield _fault((*at, "registers"), "registers belong to a device of profile 'modbus'")
+        if not tool.registers and description.profile == "modbus":
+            yield _fault(at, f"{tool.name!r} has no registers", "write registers = [{ table, address, field }]")
+        for number, register in enumerate(tool.registers):
+            for message in register_faults(register):
+                yield _fault((*at, "registers", number), message)
+        yield from _check_fields(
+            tuple(register.field for register in tool.registers), (*at, "registers"), is_tlv=False, is_row=False
+        )
 
 
 def _check_class(description: DeviceDescription, tool: Tool, at: Path) -> Iterator[DescriptionFault]:
@@ -203,7 +212,10 @@ def _check_layout(
         yield _fault((*at, key), f"the {side} of {tool.name!r} is{some} {size} bytes long, and {key} says {length}")
 
 
-def _check_fields(fields: tuple[Field, ...], path: Path, *, is_tlv: bool) -> Iterator[DescriptionFault]:
+def _check_fields(
+    fields: tuple[Field, ...], path: Path, *, is_tlv: bool, is_row: bool = True
+) -> Iterator[DescriptionFault]:
+    """`is_row`: one follows the other in the same bytes."""
     names, tags = Counter(field.name for field in fields), Counter(field.tag for field in fields)
     for index, field in enumerate(fields):
         at = (*path, index)
@@ -226,7 +238,7 @@ def _check_fields(fields: tuple[Field, ...], path: Path, *, is_tlv: bool) -> Ite
         if not is_tlv and field.optional:
             yield _fault((*at, "optional"), "only a field of a TLV can be left out")
         is_open = field.type in ("bytes", "text") and field.size is None
-        if not is_tlv and is_open and index < len(fields) - 1:
+        if is_row and not is_tlv and is_open and index < len(fields) - 1:
             yield _fault(at, f"{field.name!r} has no size, so that it must be the last", "write its size")
 
 

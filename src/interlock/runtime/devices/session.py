@@ -477,7 +477,7 @@ class DeviceSession:
 
     def _outcome(self, tool: DeviceTool, answer: Answer) -> CallOutcome:
         if answer.status != 0:
-            name = tool.tool.status.get(str(answer.status))
+            name = tool.tool.status.get(str(answer.status), answer.name)
             return Failed("status", "the device refused or failed", status=answer.status, name=name)
         try:
             content = self._codec.result(tool.tool, answer.payload)

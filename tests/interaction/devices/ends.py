@@ -1,0 +1,450 @@
+"""The other ends of all transports: devices in the process of the test, told what to say and what to lose.
+
+Each `End` keeps every message that reached it, byte for byte, and hands it to the same little stub, which is written
+with cbor2 and json alone. `Ends` makes one of each, with their descriptions in a workspace.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import socket
+import threading
+import tty
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, ClassVar
+
+import aiomqtt
+import can
+import cbor2
+import isotp
+from bumble.link import LocalLink
+from cobs import cobs
+from tests.bluetooth import ServedController, Stub, make_device
+from tests.broker import Broker
+
+TOOLS = """
+[[tool]]
+id = 1
+name = "read"
+mutable = false
+reversible = true
+latency_class = "realtime"
+response = [{ name = "celsius", type = "u8" }]
+[[tool]]
+id = 2
+name = "set_level"
+mutable = true
+reversible = true
+request = [{ name = "level", type = "u8", maximum = 100 }]
+[[tool]]
+id = 3
+name = "press"
+mutable = true
+reversible = true
+"""
+ANNOUNCED = [{0: 1, 1: [], 2: 5}, {0: 2, 1: [0], 2: 5}, {0: 3, 1: [], 2: 5}]
+NAMES = {1: "read", 2: "set_level", 3: "press"}
+QUICK = "heartbeat_ms = 200\ntimeout_ms = 160"
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+LOST_ONE_IN = 5  # frames, of those that a test lets be lost
+
+
+class End:
+    """One device. `heard` has the calls; heartbeats and registrations are not among them."""
+
+    profile = "b"
+    transport: ClassVar[str]
+
+    def __init__(self, segment: str) -> None:
+        self.segment = segment
+        self.heard: list[bytes] = []
+        self.is_silent = False
+        self.loses = False
+        self.result: Any = {0: 21}  # of `read`
+        self._frames = 0
+
+    def link(self) -> str:
+        raise NotImplementedError
+
+    def describe(self, workspace: Path) -> None:
+        file = workspace / ".devices" / f"{self.segment}.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = f'profile = "{self.profile}"\n[link]\ntransport = "{self.transport}"\n{QUICK}\n{self.link()}\n{TOOLS}'
+        file.write_text(text)
+
+    def say(self, message: bytes) -> None:
+        """Unasked."""
+        raise NotImplementedError
+
+    def say_garbage(self, data: bytes) -> None:
+        """Bytes below the framing, where the transport has one."""
+        self.say(data)
+
+    def stop(self) -> None:
+        pass
+
+    def answer(self, message: bytes) -> bytes | None:
+        if self.is_silent:
+            return None
+        asked = cbor2.loads(message)
+        if asked[1] == "r":
+            return None if self._is_lost() else cbor2.dumps({1: "r", 3: ANNOUNCED})
+        if asked[1] == "h":
+            return cbor2.dumps({2: asked[2], 4: {}})
+        if self._is_lost():
+            return None
+        self.heard.append(message)
+        if self._is_lost():
+            return None
+        return cbor2.dumps({2: asked[2], 4: self.result if asked[1] == 1 else {}})
+
+    def _is_lost(self) -> bool:
+        """Once for each frame of a call or an answer."""
+        if not self.loses:
+            return False
+        self._frames += 1
+        return self._frames % LOST_ONE_IN == 0
+
+    def call_of(self, message: bytes) -> tuple[object, int]:
+        """What a call says without its id, and its length without that."""
+        asked = cbor2.loads(message)
+        request_id = asked.pop(2)
+        return asked, len(message) - len(cbor2.dumps(request_id))
+
+    def id_of(self, message: bytes) -> int:
+        found: int = cbor2.loads(message)[2]
+        return found
+
+
+class PtyEnd(End):
+    transport = "uart_cbor"
+
+    def __init__(self, segment: str, folder: Path) -> None:
+        super().__init__(segment)
+        self.port = folder / f"{segment}.pty"
+        self.plug()
+
+    def link(self) -> str:
+        return f'port = "{self.port}"'
+
+    def plug(self) -> None:
+        self._master, self._slave = os.openpty()
+        tty.setraw(self._slave)
+        self.port.symlink_to(os.ttyname(self._slave))
+        self._ended, self._end = os.pipe()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        os.close(self._end)
+        self._thread.join()
+        self.port.unlink()
+        for file in (self._master, self._slave, self._ended):
+            os.close(file)
+
+    def say(self, message: bytes) -> None:
+        self.say_garbage(self.encode(message))
+
+    def say_garbage(self, data: bytes) -> None:
+        os.write(self._master, data)
+
+    def encode(self, message: bytes) -> bytes:
+        return cobs.encode(message) + b"\0"
+
+    def decode(self, begun: bytes) -> tuple[list[bytes], bytes]:
+        *whole, rest = begun.split(b"\0")
+        return [cobs.decode(frame) for frame in whole if frame], rest
+
+    def _run(self) -> None:
+        begun = b""
+        while True:
+            ready, _, _ = select.select([self._master, self._ended], [], [])
+            if self._ended in ready:
+                return
+            messages, begun = self.decode(begun + os.read(self._master, 4096))
+            for message in messages:
+                answer = self.answer(message)
+                if answer is not None:
+                    self.say(answer)
+
+
+class FrameEnd(PtyEnd):
+    """Profile A: SOF, LEN, TYPE, TOOL_ID, SEQ, PAYLOAD, CRC-8."""
+
+    profile = "a"
+
+    def encode(self, message: bytes) -> bytes:
+        body = bytes((len(message),)) + message
+        return b"\x7e" + body + bytes((crc8(body),))
+
+    def decode(self, begun: bytes) -> tuple[list[bytes], bytes]:
+        messages = []
+        while len(begun) >= 2 and len(begun) >= 3 + begun[1]:
+            messages.append(begun[2 : 2 + begun[1]])
+            begun = begun[3 + begun[1] :]
+        return messages, begun
+
+    def answer(self, message: bytes) -> bytes | None:
+        if self.is_silent:
+            return None
+        if message[0] == 4:
+            return message
+        self.heard.append(message)
+        result = bytes(self.result.values()) if message[1] == 1 else b""
+        return b"\x02" + message[1:3] + result + b"\0"
+
+    def call_of(self, message: bytes) -> tuple[object, int]:
+        return message[:2] + message[3:], len(message)
+
+    def id_of(self, message: bytes) -> int:
+        return message[2]
+
+
+class CanEnd(End):
+    """ISO-TP by can-isotp's own threads, on a bus that both processes reach by multicast."""
+
+    transport = "can_cbor"
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(segment)
+        self._group = f"239.74.{os.getpid() >> 8 & 0xFF}.{os.getpid() & 0xFF}"
+        self._bus = can.Bus(interface="udp_multicast", channel=self._group)
+        self._notifier = can.Notifier(self._bus, [], timeout=0.05)
+        address = isotp.Address(isotp.AddressingMode.Normal_11bits, rxid=0x700, txid=0x701)
+        self._stack = isotp.NotifierBasedCanStack(self._bus, self._notifier, address=address, read_timeout=0.02)
+        self._stack.start()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def link(self) -> str:
+        return f'interface = "udp_multicast"\nchannel = "{self._group}"\nrx_id = 0x701\ntx_id = 0x700'
+
+    def say(self, message: bytes) -> None:
+        self._stack.send(message)
+
+    def say_garbage(self, data: bytes) -> None:
+        for at in range(0, len(data), 8):
+            self._bus.send(can.Message(arbitration_id=0x701, data=data[at : at + 8], is_extended_id=False))
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._thread.join()
+        self._stack.stop()
+        self._notifier.stop()
+        self._bus.shutdown()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            message = self._stack.recv(block=True, timeout=0.05)
+            answer = None if message is None else self.answer(bytes(message))
+            if answer is not None:
+                self._stack.send(answer)
+
+
+class SpiEnd(End):
+    """A slave behind a socket: a request, a poll and a fetch are one transfer each."""
+
+    transport = "spi_cbor"
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(segment)
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.tcp_port: int = self._server.getsockname()[1]
+        self._waiting: list[bytes] = []
+        self._fetched = b""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def link(self) -> str:
+        return "poll_ms = 5"
+
+    def say(self, message: bytes) -> None:
+        self._waiting.append(message)
+
+    def stop(self) -> None:
+        self._server.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._server.accept()
+                self._fetched = b""
+                with connection, connection.makefile("rb") as file, contextlib.suppress(OSError):
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    while length := int.from_bytes(file.read(2), "big"):
+                        connection.sendall(self._transfer(file.read(length)))
+
+    def _transfer(self, data: bytes) -> bytes:
+        if any(data):
+            answer = self.answer(data[2:])
+            if answer is not None:
+                self._waiting.append(answer)
+            return bytes(len(data))
+        if self._fetched:
+            message, self._fetched = self._fetched, b""
+            return message
+        if not self._waiting or self.is_silent:
+            return b"\0\0"
+        self._fetched = self._waiting.pop(0)
+        return len(self._fetched).to_bytes(2, "big")
+
+
+class BleEnd(End):
+    transport = "ble_cbor"
+
+    def __init__(self, segment: str, run: Run) -> None:
+        super().__init__(segment)
+        self._run_in_loop = run
+        self.address = "F1:F1:F1:F1:F1:F1"
+        run(self._start(LocalLink()))
+
+    async def _start(self, link: LocalLink) -> None:
+        self._controller = ServedController()
+        self.hci_port = await self._controller.start(link)
+        self.stub = Stub(make_device(link, self.address), self.answer)
+        await self.stub.start()
+
+    def link(self) -> str:
+        return f'address = "{self.address}"'
+
+    def say(self, message: bytes) -> None:
+        self._run_in_loop(self.stub.send(message))
+
+    def say_garbage(self, data: bytes) -> None:
+        if self.stub.is_connected:
+            self._run_in_loop(self.stub.say(data))
+
+    def stop(self) -> None:
+        self._run_in_loop(self._controller.stop())
+
+
+class MqttEnd(End):
+    transport = "mqtt_json"
+    profile = "json"
+
+    def __init__(self, segment: str, run: Run, broker: Broker) -> None:
+        super().__init__(segment)
+        self._run_in_loop = run
+        self._broker = broker
+        self.result = {"celsius": 21}
+        self.repeats = False  # each answer to a call, as QoS 1 may
+        self.start()
+
+    def start(self) -> None:
+        self._run_in_loop(self._start())
+
+    async def _start(self) -> None:
+        self._client = aiomqtt.Client("127.0.0.1", self._broker.port)
+        await self._client.__aenter__()
+        await self._client.subscribe(f"mcpax/{self.segment}/down", qos=1)
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for message in self._client.messages:
+            assert isinstance(message.payload, bytes)
+            answer = self.answer(message.payload)
+            if answer is not None:
+                for _ in range(2 if self.repeats else 1):
+                    await self._publish("up", answer)
+
+    async def _publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        await self._client.publish(f"mcpax/{self.segment}/{topic}", payload, qos=1, retain=retain)
+
+    def link(self) -> str:
+        return f'host = "127.0.0.1"\ntcp_port = {self._broker.port}'
+
+    def say(self, message: bytes) -> None:
+        self._run_in_loop(self._publish("up", message))
+
+    def say_status(self, status: bytes) -> None:
+        self._run_in_loop(self._publish("status", status, retain=True))
+
+    def stop(self) -> None:
+        self._run_in_loop(self._stop())
+
+    async def _stop(self) -> None:
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+        await self._client.__aexit__(None, None, None)
+
+    def answer(self, message: bytes) -> bytes | None:
+        if self.is_silent:
+            return None
+        asked = json.loads(message)
+        if asked["method"] == "ping":
+            return _json({"jsonrpc": "2.0", "id": asked["id"], "result": {}})
+        self.heard.append(message)
+        result = self.result if asked["params"]["name"] == "read" else {}
+        return _json({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+
+    def call_of(self, message: bytes) -> tuple[object, int]:
+        asked = json.loads(message)
+        return asked, len(message) - len(str(asked.pop("id")))
+
+    def id_of(self, message: bytes) -> int:
+        found: int = json.loads(message)["id"]
+        return found
+
+
+class Ends:
+    """One of each, by its segment."""
+
+    def __init__(self, folder: Path, broker: Broker) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        spi, ble = SpiEnd("panel"), BleEnd("array", self.run)
+        self.all: dict[str, End] = {
+            end.segment: end
+            for end in (
+                FrameEnd("vent", folder),
+                PtyEnd("valve", folder),
+                ble,
+                spi,
+                CanEnd("motor"),
+                MqttEnd("pump", self.run, broker),
+            )
+        }
+        for end in self.all.values():
+            end.describe(folder / "workspace")
+        first = str(Path(__file__).with_name("buses_first.py"))
+        self.environment = {
+            "TESTS_HCI": str(ble.hci_port),
+            "TESTS_SPI": str(spi.tcp_port),
+            "INTERLOCK_TESTS_FIRST": first,
+        }
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    def stop(self) -> None:
+        for end in self.all.values():
+            end.stop()
+        self.run(_end_tasks())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _end_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+def crc8(data: bytes) -> int:
+    crc = 0
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc << 1 ^ 0x07 if crc & 0x80 else crc << 1) & 0xFF
+    return crc
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()

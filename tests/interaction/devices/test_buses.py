@@ -1,0 +1,218 @@
+"""Devices on every transport, through a real node: called with nothing but their own, noisy, silent and back."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from mcp import Client
+from tests.broker import Broker
+from tests.interaction.devices.ends import End, Ends, MqttEnd, PtyEnd
+from tests.interaction.devices.lines import call, content, listed
+from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
+
+SEGMENTS = ("vent", "valve", "array", "panel", "motor", "pump")
+CBOR = ("valve", "array", "panel", "motor")
+METADATA = {
+    f"x-mcpax-{name}": value
+    for name, value in {
+        "route": ["root", "vent", "read"],
+        "hops": 3,
+        "latency-ms": 7,
+        "cursor": "c",
+        "origin": "o",
+        "event-id": "e1",
+        "causal-parent": "e0",
+        "caller": "someone",
+        "name": "vent.read",
+        "capability": {"mutable": False},
+        "subtree-ids": ["a"],
+        "unheard-of": {"deep": [1]},
+    }.items()
+}
+
+
+class Place:
+    def __init__(self, node: RunningNode, ends: Ends) -> None:
+        self.node = node
+        self.ends = ends
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(tmp_path_factory.mktemp("broker"))
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, broker: Broker) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("buses")
+    ends = Ends(folder, broker)
+    with running_node(folder, {}, env=ends.environment) as node:
+        for segment in SEGMENTS:
+            node.wait_link(segment, {"state": "ready"})
+        yield Place(node, ends)
+    ends.stop()
+
+
+@pytest.fixture(params=SEGMENTS)
+def end(request: pytest.FixtureRequest, place: Place) -> End:
+    return _ready(place, request.param)
+
+
+def _ready(place: Place, segment: str) -> End:
+    end = place.ends.all[segment]
+    place.node.wait_link(segment, {"state": "ready"}, 5.0)
+    end.heard.clear()
+    return end
+
+
+async def test_an_ordinary_client_lists_and_calls_all_of_them(place: Place) -> None:
+    async with Client(f"{place.node.url}/mcp") as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        for segment in SEGMENTS:
+            assert {f"{segment}__read", f"{segment}__set_level", f"{segment}__press"} <= names
+            assert (await client.call_tool(f"{segment}__read", {})).structured_content == {"celsius": 21}
+            assert not (await client.call_tool(f"{segment}__set_level", {"level": 7})).is_error
+
+
+@pytest.mark.req("AX-8.2-4", "AX-8.2-5", "AX-B.4-3")
+def test_arguments_are_checked_and_nothing_of_the_route_reaches_the_line(place: Place, end: End) -> None:
+    tool = f"{end.segment}.set_level"
+    wrong = [
+        ({"level": "7"}, "level"),
+        ({"level": 101}, "level"),
+        ({}, "level"),
+        ({"level": 1, "other": 2}, "other"),
+        ({"level": 1, "a": 1, "b": 1, "c": 1, "d": 1}, "'a'"),
+    ]
+    for arguments, at in wrong:
+        result = call(place.node, tool, arguments)
+        assert result["isError"] is True
+        assert at in result["content"][0]["text"]
+        assert result["_meta"]["x-mcpax-device"]["fault"] == "argument_invalid"
+    assert end.heard == []
+
+    assert call(place.node, tool, {"level": 7})["structuredContent"] == {}
+    with Wire(place.node) as wire:
+        params = {"name": tool, "arguments": {"level": 7, **METADATA}, **METADATA}
+        answer = wire.modern("tools/call", params, meta={"progressToken": "t", "traceparent": "00-1", **METADATA})
+    assert answer.message["result"]["structuredContent"] == {}
+    plain, decorated = end.heard
+    assert end.call_of(plain) == end.call_of(decorated)
+    for message in (plain, decorated):
+        assert b"x-mcpax" not in message
+        assert end.segment.encode() not in message
+
+
+def test_transports_and_capabilities_are_listed(place: Place) -> None:
+    for segment, end in place.ends.all.items():
+        said = listed(place.node, segment)[f"{segment}.read"]["_meta"]["x-mcpax-capability"]
+        assert (said["transport"], said["mutable"]) == (end.transport, False)
+
+
+@pytest.mark.req("AX-8.N-2")
+def test_a_device_that_falls_silent_is_degraded_and_returns(place: Place, end: End) -> None:
+    end.is_silent = True
+    try:
+        place.node.wait_link(end.segment, {"state": "degraded"}, 4.0)
+    finally:
+        end.is_silent = False
+    place.node.wait_link(end.segment, {"state": "ready"}, 6.0)
+    assert content(place.node, f"{end.segment}.read") == {"celsius": 21}
+
+
+@pytest.mark.req("AX-8.N-2")
+def test_a_pty_that_is_unplugged_is_degraded_at_once_and_registered_again(place: Place) -> None:
+    end = _ready(place, "valve")
+    assert isinstance(end, PtyEnd)
+    end.stop()
+    place.node.wait_link("valve", {"state": "degraded"}, 0.5)
+    end.plug()
+    place.node.wait_link("valve", {"state": "ready"}, 5.0)
+    assert content(place.node, "valve.read") == {"celsius": 21}
+
+
+@pytest.mark.req("AX-B.4-6")
+@pytest.mark.parametrize("segment", ["array", "motor"])
+def test_with_one_frame_in_five_lost_reads_succeed_and_actions_are_sent_once(place: Place, segment: str) -> None:
+    end = _ready(place, segment)
+    end.loses = True
+    try:
+        for _ in range(8):
+            end.heard.clear()
+            assert content(place.node, f"{segment}.read") == {"celsius": 21}
+            assert 1 <= len(end.heard) <= 3
+            assert len({end.id_of(message) for message in end.heard}) == 1
+        outcomes = []
+        for _ in range(5):
+            end.heard.clear()
+            outcomes.append(call(place.node, f"{segment}.press"))
+            assert len(end.heard) <= 1
+    finally:
+        end.loses = False
+    lost = [outcome for outcome in outcomes if "structuredContent" not in outcome]
+    assert 1 <= len(lost) <= 3
+    for outcome in lost:
+        assert outcome["data"]["outcome"] == "unknown"
+    assert place.node.link(segment)["device"]["retries"] > 0
+
+
+@pytest.mark.req("AX-10.4-3")
+def test_fuzzed_bytes_harm_neither_the_gateway_nor_its_callers(place: Place, end: End) -> None:
+    chance = random.Random(end.segment)
+    for number in range(60):
+        data = chance.randbytes(chance.randrange(1, 40))
+        if number % 2:
+            end.say(data)
+        else:
+            end.say_garbage(data)
+    sound = end.result
+    for wrong in ({0: -1}, {0: 300}, {0: "x"}, {}, {0: 1, 1: 2}, {0: [1]}) if end.segment in CBOR else ():
+        end.result = wrong
+        result = wait_for(lambda: _answered(place, f"{end.segment}.read"))
+        assert result["isError"] is True, wrong
+        assert result["_meta"]["x-mcpax-device"]["fault"] == "response_invalid"
+        assert "structuredContent" not in result
+    end.result = sound
+    assert wait_for(lambda: _answered(place, f"{end.segment}.read"))["structuredContent"] == {"celsius": 21}
+    assert place.node.link(end.segment)["state"] == "ready"
+
+
+def _answered(place: Place, tool: str) -> object:
+    """None: the link was lost by what was said before, and is coming back."""
+    result = call(place.node, tool)
+    return result if "content" in result else None
+
+
+@pytest.mark.req("AX-8.1-6")
+def test_mqtt_answers_once_and_follows_status_and_broker(place: Place, broker: Broker) -> None:
+    end = _ready(place, "pump")
+    assert isinstance(end, MqttEnd)
+    end.repeats = True
+    assert content(place.node, "pump.read") == {"celsius": 21}
+    end.repeats = False
+    wait_for(lambda: place.node.link("pump")["device"]["discarded"].get("no_request"))
+    assert len(end.heard) == 1
+
+    before = place.node.link("pump")["device"]["discarded"]
+    end.say(b"{not json")
+    end.say(b'"' + b"x" * 66000 + b'"')
+    for reason in ("malformed", "too_large"):
+        wait_for(
+            lambda reason=reason: place.node.link("pump")["device"]["discarded"].get(reason, 0) > before.get(reason, 0)
+        )
+
+    end.say_status(b"offline")
+    place.node.wait_link("pump", {"state": "degraded"}, 2.0)
+    end.say_status(b"online")
+    place.node.wait_link("pump", {"state": "ready"}, 5.0)
+
+    end.stop()
+    broker.stop()
+    place.node.wait_link("pump", {"state": "degraded"}, 2.0)
+    broker.start()
+    end.start()
+    place.node.wait_link("pump", {"state": "ready"}, 5.0)
+    assert content(place.node, "pump.read") == {"celsius": 21}
