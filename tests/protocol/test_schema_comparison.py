@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from interlock.protocol.drivers.binding.path_types import Unknown, path_type
 from interlock.protocol.drivers.result_path import Path, read_path
+from interlock.protocol.schemas import inclusion
 from interlock.protocol.schemas.effort import Effort
 from interlock.protocol.schemas.inclusion import InclusionOutcome, InclusionVerdict, includes
 from interlock.protocol.schemas.overlap import exclusions
@@ -154,6 +155,34 @@ def test_whatever_the_narrower_accepts_the_wider_accepts(narrow: Any, wide: Any,
 @given(SCHEMAS, st.sampled_from(["description", "title", "$comment"]))
 def test_words_about_a_schema_change_no_answer(schema: Any, word: str) -> None:
     assert compare({**schema, word: "x"}, schema).verdict is not REJECTS
+
+
+PLAIN_LEAVES = st.fixed_dictionaries(
+    {"type": st.sampled_from(["integer", "number", "string", "boolean", "unknown"])},
+    optional={"description": st.just("x"), "default": st.sampled_from([True, 1]), "enum": st.just([1, True])},
+)
+PLAIN = st.recursive(
+    PLAIN_LEAVES,
+    lambda inner: st.fixed_dictionaries(
+        {"type": st.just("object"), "properties": st.dictionaries(st.sampled_from("xyz"), inner, max_size=3)},
+        optional={
+            "required": st.lists(st.sampled_from("xyz"), unique=True, max_size=2),
+            "additionalProperties": st.booleans(),
+        },
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.req("REG-8.1-4")
+@settings(max_examples=150)
+@given(PLAIN, PLAIN)
+def test_plain_schemas_are_compared_as_all_others_are(narrow: Any, wide: Any) -> None:
+    found = compare(narrow, wide)
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("is_plain_type", "is_plain_object"):
+            patched.setattr(inclusion, name, lambda _: False)
+        assert compare(narrow, wide) == found
 
 
 def doubled(count: int, branches: int = 2) -> dict[str, Any]:

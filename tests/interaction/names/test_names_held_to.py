@@ -193,24 +193,25 @@ def test_names_that_are_doubled_near_or_beside_registered_ones_are_named(node: R
 
 @pytest.mark.req("REG-8.2-3", "REG-9-5")
 def test_a_tool_is_pinned_to_what_it_is_until_it_is_pinned_again(node: RunningNode, tools: Path) -> None:
-    pinned = node.cli("names", "repin", "acme_search")
-    assert pinned.returncode == 0 and pinned.stdout.startswith("shop.acme_search is pinned (sha256:"), pinned.stderr
     narrower = ARGUMENT | {"properties": {"q": {"type": "string", "maxLength": 3}}}
-    node.config.write_text(node.config.read_text() + '\n[registry]\nenforce = "warn"\n')
-    relisted(node, tools, tool("acme_search", narrower), tool("relist"))
+    relisted(node, tools, *OFFERED, tool("lone_wolf"))
+    node.wait_link("shop", {"tools": len(OFFERED) + 1})
+    pinned = node.cli("names", "repin", "lone_wolf")
+    assert pinned.returncode == 0 and pinned.stdout.startswith("shop.lone_wolf is pinned (sha256:"), pinned.stderr
+    relisted(node, tools, *OFFERED, tool("lone_wolf", narrower))
     wait_for(lambda: node.link("shop")["withheld"])
     with Client(node, token=token(node, "rich"), path="/mcp?names=qualified") as client:
-        refused = client.refused("shop.acme_search", {"q": "x"})
+        refused = client.refused("shop.lone_wolf", {"q": "x"})
         assert (refused["code"], refused["message"]) == (32141, "specification_drift")
         assert [one["path"] for one in refused["data"]["differences"]] == ["/q"]
-        assert "interlock names repin acme_search" in refused["data"]["detail"]
-        assert node.cli("names", "repin", "acme_search").returncode == 0
-        assert client.call("shop.acme_search", {"q": "x"})["structuredContent"] == {"did": "acme_search"}
-        relisted(node, tools, *OFFERED)
-        wait_for(lambda: node.link("shop")["tools"] == len(OFFERED))  # wider than what is pinned: a warning
-        assert "it is not what is pinned" in node.cli("tools", "show", "shop.acme_search").stdout
-        unpinned = node.cli("names", "repin", "shop.acme_search", "--remove")
-        assert "shop.acme_search is no longer pinned" in unpinned.stdout
-        assert "pinned" not in node.cli("tools", "show", "shop.acme_search").stdout
+        assert "interlock names repin lone_wolf" in refused["data"]["detail"]
+        assert node.cli("names", "repin", "lone_wolf").returncode == 0
+        assert client.call("shop.lone_wolf", {"q": "x"})["structuredContent"] == {"did": "lone_wolf"}
+    relisted(node, tools, *OFFERED, tool("lone_wolf"))
+    wait_for(lambda: node.link("shop")["noted"])  # wider than what is pinned: a warning
+    assert "it is not what is pinned" in node.cli("tools", "show", "shop.lone_wolf").stdout
+    unpinned = node.cli("names", "repin", "shop.lone_wolf", "--remove")
+    assert "shop.lone_wolf is no longer pinned" in unpinned.stdout
+    assert "pinned" not in node.cli("tools", "show", "shop.lone_wolf").stdout
     missing = node.cli("names", "repin", "acme_nothing")
     assert missing.returncode == 1 and "acme_nothing" in missing.stderr

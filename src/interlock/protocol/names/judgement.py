@@ -6,9 +6,8 @@ The specification is used for comparing only; what a client sees and is checked 
 
 import enum
 import hashlib
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -32,6 +31,21 @@ CLAIM_MISMATCH: Final = "claim_mismatch"
 SCOPE_TIGHTENED: Final = "scope_tightened"
 DEPRECATED: Final = "deprecated"
 WITHDRAWN: Final = "withdrawn"
+
+
+T = TypeVar("T")
+
+
+class _lazy(Generic[T]):  # noqa: N801
+    """A property that is made once; one that takes no lock."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self._name = make.__name__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        made = instance.__dict__[self._name] = self._make(instance)
+        return made
 
 
 class SurfaceVerdict(enum.Enum):
@@ -59,43 +73,61 @@ class SurfaceDifference(msgspec.Struct, frozen=True, kw_only=True):
 class SchemaPair:
     """The two schemas of a tool or a revision, normalised, and one digest of both."""
 
-    def __init__(self, argument: Raw | None, returned: Raw | None, effort: Effort | None = None) -> None:
-        """Raises CodecError for what cannot be read, and EffortSpent."""
+    def __init__(
+        self, argument: Raw | None, returned: Raw | None, effort: Effort | None = None, like: Revision | None = None
+    ) -> None:
+        """`like`: a revision whose digests hold where a text is the same. Raises CodecError for what cannot be read,
+        and EffortSpent."""
         self._argument, self._returned = argument, returned
         self._effort = effort
+        self._like = like
         self.has_results = returned is not None
         self.argument_digest, self.return_digest = self._digests()
         self._effort = None
 
     def _digests(self) -> tuple[str, str | None]:
-        returned = self.returned
-        return normalised_digest(self.argument), None if returned is None else normalised_digest(returned)
+        like = self._like
+        argument = like.argument_digest if like is not None and self._argument == like.argument_schema else None
+        returned = like.return_digest if like is not None and self._returned == like.return_schema else None
+        if returned is None and self._returned is not None:
+            returned = normalised_digest(self.returned)
+        return argument or normalised_digest(self.argument), returned
 
-    @cached_property
+    @_lazy
+    def _argument_said(self) -> Any:
+        return _decoded(self._argument, ANY_ARGUMENTS)
+
+    @_lazy
+    def _returned_said(self) -> Any:
+        return _decoded(self._returned, None)
+
+    @_lazy
     def argument(self) -> Any:
-        return normalised(_decoded(self._argument, ANY_ARGUMENTS), self._effort)
+        return normalised(self._argument_said, self._effort)
 
-    @cached_property
+    @_lazy
     def returned(self) -> Any:
-        return None if self._returned is None else normalised(_decoded(self._returned, None), self._effort)
+        return None if self._returned is None else normalised(self._returned_said, self._effort)
 
-    @cached_property
+    @_lazy
     def digest(self) -> str:
         text = f"{self.argument_digest} {self.return_digest or 'none'}"
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
-    @cached_property
-    def accepted(self) -> Side:
-        return Side(self.argument, is_small=_is_small(self._argument))
+    # What is small is compared as it was said: that means the same, and need not be normalised first.
 
-    @cached_property
+    @_lazy
+    def accepted(self) -> Side:
+        return _side(self._argument, self._argument_said) or Side(self.argument)
+
+    @_lazy
     def declared(self) -> Side:
         """As a client uses it that is written to the specification: nothing but what is declared."""
-        return Side(_closed(self.argument), is_small=_is_small(self._argument))
+        return _side(self._argument, _closed(self._argument_said)) or Side(_closed(self.argument))
 
-    @cached_property
+    @_lazy
     def results(self) -> Side:
-        return Side(self.returned, is_small=_is_small(self._returned))
+        return _side(self._returned, self._returned_said) or Side(self.returned)
 
 
 class RegisteredPair(SchemaPair):
@@ -157,7 +189,8 @@ def _is_same_text(one: Raw, other: Raw) -> bool:
     if bytes(one) == bytes(other):
         return True
     try:
-        return _TEXT.encode(_READ.decode(one)) == _TEXT.encode(_READ.decode(other))
+        here, there = _READ.decode(one), _READ.decode(other)
+        return here == there and _TEXT.encode(here) == _TEXT.encode(there)  # in Python 1 is True
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
 
@@ -173,12 +206,12 @@ def _decoded(raw: Raw | None, otherwise: Any) -> Any:
     return schema
 
 
-def _is_small(raw: Raw | None) -> bool:
-    """Too short to be anything but cheap to compare."""
-    if raw is None:
-        return True
-    text = bytes(raw)
-    return len(text) <= SMALL_BYTES and b'"$' not in text and b'"pattern' not in text and b"\\u" not in text
+def _side(raw: Raw | None, said: Any) -> Side | None:
+    """What is too short to be anything but cheap to compare, as it was said."""
+    text = b"" if raw is None else bytes(raw)
+    if len(text) > SMALL_BYTES or b'"$' in text or b'"pattern' in text or b"\\u" in text:
+        return None
+    return Side(said, is_small=True, has_booleans=b"true" in text or b"false" in text)
 
 
 def judge(
@@ -206,7 +239,7 @@ def judge(
         offered, compared = current.pair, Comparison(verdict=SurfaceVerdict.IDENTICAL)
     else:
         try:
-            offered = SchemaPair(argument, returned, effort)
+            offered = SchemaPair(argument, returned, effort, current.revision)
         except EffortSpent:
             unread = SurfaceDifference(side="argument", path="", registered=TOO_MUCH, offered=TOO_MUCH)
             return msgspec.structs.replace(judged, verdict=SurfaceVerdict.UNDECIDED, differences=(unread,))
@@ -245,9 +278,9 @@ def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comp
     if not is_same_return and registered.has_results and offered.has_results:
         got = includes(
             registered.results,
-            registered.returned,
+            registered.results.root,
             offered.results,
-            offered.returned,
+            offered.results.root,
             unnamed=InclusionVerdict.ACCEPTS,
             tighter=InclusionVerdict.REJECTS,
             effort=effort,
@@ -267,7 +300,7 @@ def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comp
 def _includes_arguments(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> InclusionOutcome:
     return includes(
         offered.accepted,
-        offered.argument,
+        offered.accepted.root,
         registered.declared,
         registered.declared.root,
         unnamed=InclusionVerdict.REJECTS,

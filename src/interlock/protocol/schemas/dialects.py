@@ -52,6 +52,8 @@ _SINCE_2020: Final = ("$dynamicAnchor", "$dynamicRef", "prefixItems")
 def to_2020_12(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema without its $schema, and in the words of 2020-12."""
     dialect = schema.get("$schema")
+    if dialect is None and "$schema" not in schema:
+        return dict(schema)
     rest = {key: value for key, value in schema.items() if key != "$schema"}
     older = next((each for each in _OLDER if isinstance(dialect, str) and each in dialect), None)
     if older is None:

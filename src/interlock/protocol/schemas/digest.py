@@ -27,10 +27,16 @@ _ONE: Final = frozenset(
 )
 _MANY: Final = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
 _NAMED: Final = frozenset(["dependentSchemas", "patternProperties", "properties"])
-_DEFINITIONS: Final = frozenset(["$defs", "definitions"])
+_DROPPED: Final = _DESCRIBES | {"$defs", "definitions"}
 _SETS: Final = frozenset(["required", "enum", "type"])
+_WITHOUT_SCHEMAS: Final = frozenset(
+    [
+        *("const", "default", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "$ref"),
+    ]
+)
 _TEXT: Final = msgspec.json.Encoder(order="deterministic")
-_NUMBERS: Final = re.compile(rb"[0-9][.eE]|[0-9]{16}")  # that RFC 8785 may write otherwise
+_NUMBERS: Final = re.compile(rb"[0-9](?:[.eE]|[0-9]{15})")  # that RFC 8785 may write otherwise
 
 
 RESOLVED_MAX: Final = 5_000  # values of a schema whose references are replaced
@@ -99,13 +105,14 @@ class _Normalising:
         self.values += 1
         if self.values > self._max or depth > DEPTH_MAX:
             raise _TooLarge
-        if not isinstance(schema, Mapping):
+        if type(schema) is not dict and not isinstance(schema, Mapping):
             return schema
         made: dict[str, Any] = {}
         for key, value in schema.items():
-            if key in _DESCRIBES or key in _DEFINITIONS or (key == "required" and value == []):
-                continue
-            made[key] = self._keyword(key, value, depth + 1)
+            if key in _WITHOUT_SCHEMAS or (key == "type" and type(value) is str):  # most; they stay as they are
+                made[key] = value
+            elif key not in _DROPPED and not (key == "required" and value == []):
+                made[key] = self._keyword(key, value, depth + 1)
         reference = made.get("$ref")
         return made if reference is None else self._replaced(made, reference, depth)
 

@@ -8,7 +8,7 @@ accepted where they are the same. Everything else is undecided. A missing additi
 narrow side; on the wide side the caller says what a property is that is neither named nor excluded.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, Final
 
@@ -16,8 +16,9 @@ import msgspec
 
 from interlock.protocol.jsontext.pointer import pointer_step
 from interlock.protocol.schemas.effort import Effort, EffortSpent
+from interlock.protocol.schemas.plain import is_plain_object, is_plain_type
 from interlock.protocol.schemas.ranges import LOWER, UPPER, limits_of
-from interlock.protocol.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
+from interlock.protocol.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_of, types_shown
 
 NAMES_PER_STEP: Final = 16
 VALUES_MAX: Final = 1000  # of one list of values that a validator is asked about
@@ -89,10 +90,14 @@ def together(outcomes: Iterable[InclusionOutcome]) -> InclusionOutcome:
     worst = InclusionVerdict.ACCEPTS
     kept: list[SchemaDifference] = []
     for each in outcomes:
+        if each is ACCEPTED:
+            continue
         if each.verdict > worst:
             worst, kept = each.verdict, []
         if each.verdict is worst:
             kept.extend(each.differences)
+    if worst is InclusionVerdict.ACCEPTS:
+        return ACCEPTED
     return InclusionOutcome(verdict=worst, differences=tuple(dict.fromkeys(kept))[:DIFFERENCES_MAX])
 
 
@@ -128,14 +133,22 @@ class _Comparison:
     ) -> None:
         self._narrow, self._wide, self._unnamed, self._tighter = narrow, wide, unnamed, tighter
         self._effort = effort
+        self._may_confuse = narrow.has_booleans or wide.has_booleans  # in Python 1 is True
+        self._may_refer = not (narrow.is_small and wide.is_small)
         self._referring: dict[int, tuple[Any, bool]] = {}  # by id, with the value itself, so that the id is its own
 
     def compare(self, narrow: tuple[Any, ...], wide: Any, path: str, depth: int) -> InclusionOutcome:
         self._effort.spend(1)
         if depth > DEPTH_MAX:
             return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
-        if any(self._is_same(each, wide) for each in narrow):
-            return ACCEPTED
+        for each in narrow:
+            if self._is_same(each, wide):
+                return ACCEPTED
+        if len(narrow) == 1:  # most schemas of tools need no more
+            if is_plain_type(narrow[0]) and is_plain_type(wide):
+                return _compare_types(types_of(narrow[0]["type"]), types_of(wide["type"]), path)
+            if is_plain_object(narrow[0]) and is_plain_object(wide):
+                return together(self._plain_object(narrow[0], wide, path, depth))
         ours, theirs = self._narrow.shape(*narrow), self._wide.shape(wide)
         self._effort.spend(len(ours.parts) * len(theirs.parts) + ours.steps + theirs.steps)
         if not ours.types:
@@ -158,6 +171,26 @@ class _Comparison:
                 differs(InclusionVerdict.UNDECIDED, path, types_shown(ours.types), "a reference that is not followed")
             )
         return together(found)
+
+    def _plain_object(
+        self, narrow: Mapping[str, Any], wide: Mapping[str, Any], path: str, depth: int
+    ) -> Iterator[InclusionOutcome]:
+        """What `_object` finds where both are objects of named properties and nothing else."""
+        mine, known, always = narrow["properties"], wide["properties"], narrow.get("required", ())
+        self._effort.spend(1 + (len(mine) + len(always)) // NAMES_PER_STEP)
+        for name in wide.get("required", ()):
+            if name not in always:
+                place = f"{path}/{pointer_step(str(name))}"
+                yield differs(InclusionVerdict.REJECTS, place, "not always there", "required")
+        for name, schema in mine.items():
+            if name in known and self._is_same(schema, known[name]):
+                self._effort.spend(1)
+                continue
+            place = f"{path}/{pointer_step(name)}"
+            if name in known:
+                yield self.compare((schema,), known[name], place, depth + 1)
+            else:
+                yield self._compare_unlisted((schema,), wide, place, depth)
 
     def _values(self, values: tuple[Any, ...], narrow: tuple[Any, ...], wide: Any, path: str) -> InclusionOutcome:
         refused, unsure = [], len(values) > VALUES_MAX
@@ -191,8 +224,9 @@ class _Comparison:
     def _part(
         self, ours: Shape, narrow: tuple[Any, ...], part: Mapping[str, Any], path: str, depth: int
     ) -> InclusionOutcome:
-        if any(self._is_same(each, part) for each in ours.parts):
-            return ACCEPTED
+        for each in ours.parts:
+            if self._is_same(each, part):
+                return ACCEPTED
         found = [self._keywords(ours, part, path)]
         if "const" in part or isinstance(part.get("enum"), list):
             listed = [part["const"]] if "const" in part else part["enum"]
@@ -267,6 +301,9 @@ class _Comparison:
         known = part.get("properties")
         known = known if isinstance(known, Mapping) else {}
         for name, schemas in mine.items():
+            if name in known and len(schemas) == 1 and self._is_same(schemas[0], known[name]):
+                self._effort.spend(1)
+                continue
             place = f"{path}/{pointer_step(name)}"
             if name in known:
                 yield self.compare(schemas, known[name], place, depth + 1)
@@ -308,9 +345,9 @@ class _Comparison:
 
     def _is_same(self, mine: Any, theirs: Any) -> bool:
         """The same words, and nothing in them that may mean different things on the two sides."""
-        if mine != theirs or self._refers(mine):
+        if mine != theirs or (self._may_refer and self._refers(mine)):
             return False
-        return _text(mine) == _text(theirs)  # in Python 1 is True
+        return not self._may_confuse or _text(mine) == _text(theirs)
 
     def _refers(self, value: Any) -> bool:
         if not isinstance(value, Mapping | list):
@@ -321,6 +358,12 @@ class _Comparison:
             refers = isinstance(value, Mapping) and ("$ref" in value or "$dynamicRef" in value)
             kept = self._referring[id(value)] = (value, refers or any(self._refers(each) for each in inner))
         return kept[1]
+
+
+def _compare_types(ours: frozenset[str], theirs: frozenset[str], path: str) -> InclusionOutcome:
+    if ours <= theirs:
+        return ACCEPTED
+    return differs(InclusionVerdict.REJECTS, path, types_shown(ours), types_shown(theirs))
 
 
 def _group_types(types: frozenset[str]) -> list[frozenset[str]]:

@@ -29,7 +29,10 @@ _MEANT: Final = {
     "number": frozenset(["integer", "fraction"]),
 }
 # What may leave out values of a type in ways that are not compared.
-_VEILS: Final = ("not", "if", "oneOf", "$dynamicRef", "$recursiveRef")
+_VEILS: Final = frozenset(["not", "if", "oneOf", "$dynamicRef", "$recursiveRef"])
+_LISTS: Final = frozenset(["enum", "anyOf", "oneOf"])
+_TOGETHER: Final = frozenset(["$ref", "allOf"])  # what makes one schema several
+_NARROWS: Final = frozenset(["const", "enum", "multipleOf"])  # types, beside `type`
 _OLD: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
 
 
@@ -57,7 +60,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps(self) -> int:
         """What looking at all it lists takes."""
-        listed = (part.get(key) for part in self.parts for key in ("enum", "anyOf", "oneOf"))
+        if all(map(_LISTS.isdisjoint, self.parts)):
+            return 0
+        listed = (part.get(key) for part in self.parts for key in _LISTS)
         return sum(len(each) for each in listed if isinstance(each, list)) // LISTED_PER_STEP
 
     def all_of(self, key: str) -> tuple[Any, ...]:
@@ -89,8 +94,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 class Side:
     """One whole schema, in which references are followed; contract or server."""
 
-    def __init__(self, root: Any, *, is_small: bool = False) -> None:
-        """`is_small`: it is known to need no counting (`bounds.is_bounded`)."""
+    def __init__(self, root: Any, *, is_small: bool = False, has_booleans: bool = True) -> None:
+        """`is_small`: it is known to need no counting (`bounds.is_bounded`), and to refer to nothing. Without
+        `has_booleans`, true and false are nowhere in it."""
         self.root = root
         said = root.get("$schema") if isinstance(root, Mapping) else None
         # Up to draft-07 what stands beside a $ref is not read.
@@ -99,10 +105,14 @@ class Side:
         # By its id, with the branch itself, so that the id is its own. One that leads back to itself can be anything.
         self._known_types: dict[int, tuple[Any, frozenset[str]]] = {}
         self._has_patterns: bool | None = None
+        self.is_small = is_small
+        self.has_booleans = has_booleans
         self.is_bounded = is_small or is_bounded(root)
 
     def shape(self, *schemas: Any) -> Shape:
         """Of a value for which all these schemas hold."""
+        if len(schemas) == 1 and type(schemas[0]) is dict and _TOGETHER.isdisjoint(schemas[0]):
+            return Shape(parts=schemas, types=self._types(schemas, 0), is_clear=not _is_veiled(schemas))
         parts: list[Mapping[str, Any]] = []
         never, clear = False, True
         waiting: list[tuple[Any, frozenset[str]]] = [(schema, frozenset()) for schema in reversed(schemas)]
@@ -170,6 +180,8 @@ class Side:
         left = EVERYTHING
         for part in parts:
             left &= _declared_types(part)
+            if _LISTS.isdisjoint(part):
+                continue
             for key in ("anyOf", "oneOf"):
                 branches = part.get(key)
                 if isinstance(branches, list) and depth < DEPTH_MAX:
@@ -218,6 +230,8 @@ def _bare(part: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _declared_types(part: Mapping[str, Any]) -> frozenset[str]:
     declared = part.get("type")
+    if type(declared) is str and _NARROWS.isdisjoint(part):
+        return _MEANT.get(declared, EVERYTHING)
     names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else None
     left = EVERYTHING
     if names is not None:
@@ -230,6 +244,10 @@ def _declared_types(part: Mapping[str, Any]) -> frozenset[str]:
     if isinstance(step, int) and not isinstance(step, bool):
         left -= {"fraction"}
     return left
+
+
+def types_of(name: str) -> frozenset[str]:
+    return _MEANT.get(name, EVERYTHING)
 
 
 def _is_plainly(value: Any, schema: Mapping[str, Any]) -> bool:
@@ -278,7 +296,7 @@ def kind_of(value: Any) -> str:
 
 
 def _is_veiled(parts: Iterable[Mapping[str, Any]]) -> bool:
-    return any(veil in part for part in parts for veil in _VEILS)
+    return not all(map(_VEILS.isdisjoint, parts))
 
 
 def types_shown(types: frozenset[str]) -> str:

@@ -164,7 +164,7 @@ class View:
     @cached_property
     def tool_routes(self) -> list[Route]:
         """Those that are listed: a call of one that the registry of names refuses is answered why."""
-        routes = [route for part in self._parts.values() for route in part.tools if route.refusal is None]
+        routes = [route for part in self._parts.values() for route in part.tools if not route.is_refused]
         if self._namespace.members:  # a link within the segment of another
             routes.sort(key=_qualified)
         return routes
@@ -364,7 +364,7 @@ def _is_hidden(link: Link, hidden: frozenset[str]) -> bool:
 
 
 def _is_provider(route: Route, name: str) -> bool:
-    return name in (route.original, route.local) and route.refusal is None and is_provided(route.surface, name)
+    return name in (route.original, route.local) and not route.is_refused and is_provided(route.surface, name)
 
 
 def _bare(uri: str, segment: str) -> str:
@@ -463,7 +463,7 @@ class Namespace:
 
     def without_collisions(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
         """Those that are listed: without those whose alias another name has too, and those that are refused."""
-        return tuple(route for route in routes if route.qualified not in self.clashing and route.refusal is None)
+        return tuple(route for route in routes if route.qualified not in self.clashing and not route.is_refused)
 
 
 class ListUpdate(msgspec.Struct, frozen=True, kw_only=True):

@@ -164,6 +164,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     checks: "Checks" = ()  # of the guard, those that apply to its calls; empty for a plain tool
 
     @property
+    def is_refused(self) -> bool:
+        return self.surface is not None and self.surface.is_refused
+
+    @property
     def refusal(self) -> Fault | None:
         """By the registry of names: it is not listed, and this is what every call is answered."""
         return self.surface.refusal if self.surface is not None else None
@@ -389,7 +393,7 @@ class _LinkItemsBuilder:
         """Every tool, because of one that is not what the registry says of its name (registry.enforce = "session")."""
         made = []
         for route in sorted(self.tools, key=lambda route: route.qualified):
-            own = route.surface if route.surface is not None and route.surface.refusal is not None else refused
+            own = route.surface if route.is_refused else refused
             other = msgspec.structs.replace(route, surface=own)
             msgspec.structs.force_setattr(other, "checks", self._checks_for(other))
             made.append(other)

@@ -1,5 +1,6 @@
 """What the registry of names says of a tool, as its route carries it, and who says it when a list arrives."""
 
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -14,10 +15,25 @@ LIST_STEPS_MAX: Final = 30_000  # that comparing the tools of one list may take;
 
 
 class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What is said of a difference is put into words when somebody asks."""
+
     judgement: Judgement
-    refusal: Fault | None = None  # of every call
+    refuse: Callable[[], Fault] | None = None  # what every call is answered
     ends_session: bool = False  # its server is refused with it
-    warning: str = ""  # for operators
+    warn: Callable[[], str] | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        return self.refuse is not None
+
+    @property
+    def refusal(self) -> Fault | None:
+        return None if self.refuse is None else self.refuse()
+
+    @property
+    def warning(self) -> str:
+        """For operators; empty: there is nothing to say."""
+        return "" if self.warn is None else self.warn()
 
     @property
     def meta(self) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ the configuration changes.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -103,7 +104,7 @@ class SurfaceChecks:
                 surface = self._judge_entry(entry, policy, segment, tool, item, claimed, effort)
                 if found is None or _is_worse(surface, found):
                     found = surface
-        if (pin := self._pins.get(tool)) is not None and (found is None or found.refusal is None):
+        if (pin := self._pins.get(tool)) is not None and (found is None or not found.is_refused):
             found = _held_to_pin(pin, found, names[0], item, policy, effort)
         return found if found is not None or policy.enforce == "off" else self._maybe_near(names[0])
 
@@ -139,11 +140,14 @@ class SurfaceChecks:
         is_trusted = self._lookup.is_trusted(entry)
         consequence = policy.consequence(entry, judged, is_trusted=is_trusted, is_accepted=is_accepted)
         if consequence in ("reject", "session"):
-            refusal = _refusal(judged, tool)
-            warning = str((refusal.data or {})["detail"])
-            return Surface(judgement=judged, refusal=refusal, ends_session=consequence == "session", warning=warning)
-        warning = _warning(judged, entry, is_trusted=is_trusted) if consequence == "warn" else ""
-        return Surface(judgement=judged, warning=warning)
+            return Surface(
+                judgement=judged,
+                refuse=partial(_refusal, judged, tool),
+                ends_session=consequence == "session",
+                warn=partial(_detail, judged, tool),
+            )
+        warn = partial(_warning, judged, entry, is_trusted=is_trusted) if consequence == "warn" else None
+        return Surface(judgement=judged, warn=warn)
 
     def _specifications(self, entry: Entry) -> tuple[Specification, ...]:
         kept = self._prepared.get(entry.surface_name)
@@ -158,8 +162,10 @@ class SurfaceChecks:
         if near is None:
             return None
         verdict = SurfaceVerdict.UNREGISTERED if is_name(name) else SurfaceVerdict.NOT_REGISTRABLE
-        warning = f"near_miss: its name looks like the registered {near}, and is another"
-        return Surface(judgement=Judgement(name=name, verdict=verdict, near=near), warning=warning)
+        return Surface(
+            judgement=Judgement(name=name, verdict=verdict, near=near),
+            warn=lambda: f"near_miss: its name looks like the registered {near}, and is another",
+        )
 
 
 def pair_digest(name: str, registered: SchemaPair, offered: SchemaPair) -> str:
@@ -171,8 +177,8 @@ def pair_digest(name: str, registered: SchemaPair, offered: SchemaPair) -> str:
 
 
 def _is_worse(one: Surface, other: Surface) -> bool:
-    if (one.refusal is None) is not (other.refusal is None):
-        return one.refusal is not None
+    if one.is_refused is not other.is_refused:
+        return one.is_refused
     return _VERDICTS.index(one.judgement.verdict) > _VERDICTS.index(other.judgement.verdict)
 
 
@@ -180,9 +186,13 @@ def _told(differences: tuple[SurfaceDifference, ...]) -> str:
     return "; ".join(map(str, differences))
 
 
-def _refusal(judged: Judgement, tool: str) -> Fault:
+def _detail(judged: Judgement, tool: str) -> str:
     why = _told(judged.differences) or "its server declares no output schema, and registry.strict wants one"
     kind = "is not what the registry says of" if judged.verdict is not SurfaceVerdict.UNDECIDED else "may not be"
+    return f"{tool} {kind} {judged.name}: {why}"
+
+
+def _refusal(judged: Judgement, tool: str) -> Fault:
     data: dict[str, Any] = {
         "name": judged.name,
         "verdict": judged.verdict.value,
@@ -191,7 +201,7 @@ def _refusal(judged: Judgement, tool: str) -> Fault:
         "registered": judged.registered_digest,
         "offered": judged.digest,
         "differences": [msgspec.structs.asdict(each) for each in judged.differences],
-        "detail": f"{tool} {kind} {judged.name}: {why}",
+        "detail": _detail(judged, tool),
     }
     return Fault(SURFACE_MISMATCH, "surface_mismatch", data)
 
@@ -229,7 +239,7 @@ def _held_to_pin(
     if compared.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE) and not policy.strict:
         warning = _WORDS["pin_differs"].format(name=name)
         told = "; ".join(filter(None, (found.warning if found is not None else "", warning)))
-        return Surface(judgement=judged, warning=told)
+        return Surface(judgement=judged, warn=lambda: told)
     detail = f"{pin.tool} is not what is pinned: {_told(compared.differences) or 'its schemas are others'}"
     data: Mapping[str, Any] = {
         "name": name,
@@ -239,4 +249,4 @@ def _held_to_pin(
         "detail": f"{detail}; interlock names repin {name} takes it as it now is",
     }
     refusal = Fault(SPECIFICATION_DRIFT, "specification_drift", dict(data))
-    return Surface(judgement=judged, refusal=refusal, warning=str(data["detail"]))
+    return Surface(judgement=judged, refuse=lambda: refusal, warn=lambda: str(data["detail"]))

@@ -208,7 +208,7 @@ class LinkOperations:
 
 
 def _noted(routes: Iterable[Route]) -> Iterator[NotedName]:
-    told = ((one.original, one.surface.warning) for one in routes if one.surface is not None and one.refusal is None)
+    told = ((one.original, one.surface.warning) for one in routes if one.surface is not None and not one.is_refused)
     for name, note in islice((each for each in told if each[1]), _NOTED_MAX):
         yield NotedName(name=name, note=note)
 

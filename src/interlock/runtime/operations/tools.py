@@ -221,7 +221,7 @@ class ToolOperations:
 
 
 def _refused(route: Route) -> str | None:
-    return None if route.surface is None or route.refusal is None else route.surface.warning
+    return route.surface.warning if route.surface is not None and route.is_refused else None
 
 
 def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetType:
@@ -237,7 +237,7 @@ def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetT
         revision=judged.revision,
         notes=judged.notes,
         differences=tuple(map(str, judged.differences)),
-        refused=route.refusal is not None,
+        refused=route.is_refused,
         warning=route.surface.warning,
     )
 

@@ -16,7 +16,7 @@ class SurfaceCheck:
     is_common = False
 
     def applies_to(self, route: Route) -> bool:
-        return route.refusal is not None
+        return route.is_refused
 
     def check(self, call: Call, link: CallLink) -> Refuse | None:
         refusal = call.route.refusal if call.route is not None else None
