@@ -124,7 +124,7 @@ def test_a_prompt_becomes_a_block_of_the_skill_it_names(node: RunningNode) -> No
     assert skill.read_text() == SKILL
 
 
-@pytest.mark.req("AIP-transport-13")
+@pytest.mark.req("AIP-transport-13", "AIP-extract-5")
 @pytest.mark.parametrize("side", ["new", "old"])
 def test_a_server_that_dies_fails_its_open_calls_and_the_next_call_runs_on_a_new_process(
     node: RunningNode, side: str
@@ -151,7 +151,9 @@ def test_a_server_that_dies_fails_its_open_calls_and_the_next_call_runs_on_a_new
         assert again["structuredContent"]["done"] == "again"
     assert len(answers) == 3
     assert node.link(key)["pid"] != before
-    assert "ended        exited with code 7" in node.cli("drivers", "show", key).stdout
+    shown = node.cli("drivers", "show", key).stdout
+    assert "ended        exited with code 7" in shown
+    assert f"{side}.play@1.0.0 by play, results read as text" in shown
     log = (node.data.parent / "stderr.txt").read_text()
     for answer in answers:
         (line,) = [each for each in log.splitlines() if answer["error"]["data"]["ref"] in each]

@@ -88,6 +88,10 @@ class RunningServer(Struct, frozen=True, kw_only=True):
     link: Annotated[str | UnsetType, Meta(description="How its link stands; absent: it is not running.")] = UNSET
     ended: Annotated[str | None, Meta(description="How it last ended unasked; null: it did not.")] = None
     last_words: Annotated[tuple[str, ...], Meta(description="The last lines it wrote to stderr.")]
+    modes: Annotated[
+        dict[str, str],
+        Meta(description="By contract, how its tool's results are read: structured, text, json, lines, ..."),
+    ] = {}
 
 
 class DriverDetail(DriverSummary, frozen=True, kw_only=True):

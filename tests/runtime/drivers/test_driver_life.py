@@ -97,11 +97,15 @@ async def test_twenty_slow_calls_are_under_way_at_once_on_one_process(stage: Sta
 
 
 @pytest.mark.req("AIP-transport-5")
-async def test_an_answer_to_nothing_that_was_asked_is_counted_and_dropped(stage: Stage) -> None:
+async def test_an_answer_to_nothing_that_was_asked_is_logged_counted_and_dropped(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     provider = await settled(stage.provider())
     lease = await lent(provider)
     lease.link.on_message(b'{"jsonrpc":"2.0","id":999999,"result":{}}', None)
     assert lease.link.stray == 1
+    assert "an answer to no request, id 999999" in caplog.text
     assert (await asked(lease, n=1))["n"] == 1
     lease.release()
 

@@ -360,7 +360,8 @@ class ConnectedLink(Link):
         self.stray += 1
         self._count_unasked()
         if self.stray == 1:
-            log.info("link %s: an answer to no request, id %.40s; more are counted", self.name, response.id)
+            said = str(response.id[:40], "utf-8", "replace")
+            log.info("link %s: an answer to no request, id %s; more are counted", self.name, said)
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
         self._count_unasked()

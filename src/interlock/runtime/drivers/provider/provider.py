@@ -561,8 +561,9 @@ class DriverProvider:
     def running(self) -> RunningServer:
         """The state of its server, beside what its file says."""
         instance = self._instances.maybe(None) if self._instances is not None else None
+        modes: dict[str, str] = {contract: bound.mode for contract, bound in self.bound.items()}  # AIP-extract-5
         if instance is None:
-            return RunningServer(protocol_version=None, transport=None, version=None, last_words=())
+            return RunningServer(protocol_version=None, transport=None, version=None, last_words=(), modes=modes)
         keeper = instance.keeper
         facts = keeper.link.facts
         return RunningServer(
@@ -572,6 +573,7 @@ class DriverProvider:
             link=keeper.link.standing.state.value,
             ended=keeper.ended,
             last_words=tuple(line.text for line in keeper.stderr.tail(LAST_WORDS)),
+            modes=modes,
         )
 
 

@@ -199,7 +199,9 @@ def _server(one: DriverDetail, width: int) -> list[Text]:
         lines += labelled_lines("extensions", one_line(", ".join(one.extension_keys)), width)
     for number, binding in enumerate(one.bindings):
         version = f"@{binding.version}" if binding.version else ""
-        text = one_line(f"{binding.contract}{version} by {binding.tool_name}")
+        mode = one.running.modes.get(binding.contract) if one.running is not None else None
+        read = f", results read as {mode}" if mode else ""
+        text = one_line(f"{binding.contract}{version} by {binding.tool_name}{read}")
         lines += labelled_lines("contracts" if number == 0 else "", text, width)
     return lines
 
