@@ -123,11 +123,16 @@ def test_the_sandbox_block_of_a_driver_is_kept(scene: Scene) -> None:
     assert scene.call("caged", "run", "git", "--version")["errno"] == errno.ENOENT
 
 
-@pytest.mark.req("AIP-security-3")
+@pytest.mark.req("AIP-security-3", "AIP-import-11")
 def test_a_driver_reaches_the_hosts_of_its_file(scene: Scene) -> None:
     url = f"http://localhost:{scene.outside.port}/"
     assert scene.call("wired", "fetch", url) == {"done": GREETING}
     assert "egress_denied" in scene.call("wired", "tunnel", "127.0.0.1", scene.outside.port)["failed"]
+    with Wire(scene.node) as wire:
+        asked = {"name": "demo.wired", "arguments": {"what": "fetch", "with": ["http://api.bar.com/"]}}
+        said = json.dumps(wire.modern("tools/call", asked).message)
+    assert "egress_denied: api.bar.com" in said
+    assert "allow with: interlock drivers allow wired api.bar.com" in said
     assert "failed" in scene.call("caged", "fetch", url)
 
 

@@ -77,7 +77,7 @@ def test_keys_of_a_query_become_server_query_and_the_rest_stays() -> None:
     }
 
 
-@pytest.mark.req("AIP-import-6")
+@pytest.mark.req("AIP-import-6", "AIP-import-7")
 def test_what_the_source_declares_secret_is_one_whatever_it_looks_like() -> None:
     raw = {"command": "x", "env": {"COLOUR": "${input:colour}"}}
     file = {"inputs": [{"type": "promptString", "id": "colour", "description": "Which one", "password": True}]}

@@ -350,13 +350,14 @@ def test_a_remote_server_is_written_with_the_transport_it_speaks(
     assert ("transport_deprecated" in said) is (transport == "sse")
 
 
-@pytest.mark.req("AIP-transport-9")
+@pytest.mark.req("AIP-transport-9", "AIP-file-3")
 def test_a_local_server_is_written_with_stdio(notes: Notes) -> None:
     assert notes.add().code == 0
+    assert notes.front("DRIVER.md")["id"] == "notes-mcp"
     assert notes.front("DRIVER.md")["transport"] == "stdio"
 
 
-@pytest.mark.req("AIP-import-8", "AIP-import-9", "AIP-import-10")
+@pytest.mark.req("AIP-import-8", "AIP-import-9", "AIP-import-10", "AIP-file-3", "AIP-security-13")
 def test_an_import_starts_what_was_agreed_to_and_the_driver_is_ready(
     notes: Notes, interlock: Interlock, inline: Inline
 ) -> None:

@@ -21,7 +21,7 @@ def states(inline: Inline) -> dict[str, str]:
     return {one["id"]: one["state"] for one in inline("drivers", "list", "--json").json["drivers"]}
 
 
-@pytest.mark.req("AIP-security-13")
+@pytest.mark.req("AIP-security-13", "AIP-front-4")
 def test_a_driver_is_shown_with_all_that_matters_trusted_and_asked_about_again(inline: Inline, workspace: Path) -> None:
     folder = write(
         workspace,
@@ -37,7 +37,7 @@ def test_a_driver_is_shown_with_all_that_matters_trusted_and_asked_about_again(i
     )
     assert states(inline) == {"files-mcp": "untrusted"}
     shown = inline("drivers", "show", "files-mcp").out
-    for word in ("untrusted", "/usr/bin/true --root /srv", "LEVEL=info", "write /srv/data", "starts git"):
+    for word in ("untrusted", "/usr/bin/true --root /srv", "LEVEL=info", "write /srv/data", "starts git", "MCP latest"):
         assert word in shown
     for word in ("api.example.com", "TOKEN = token", "pii-safe", "fs-read@1.0.0 by read_file", str(folder)):
         assert word in shown
@@ -94,6 +94,7 @@ def test_a_driver_that_cannot_be_used_is_not_trusted(inline: Inline, workspace: 
     assert (done.code, done.json["error"]) == (1, "rejected")
 
 
+@pytest.mark.req("AIP-import-11")
 def test_a_host_is_allowed_and_taken_back_without_a_file_being_changed(inline: Inline, workspace: Path) -> None:
     folder = write(workspace, driver(network={"egress": ["a.example.com"]}))
     before = (folder / "DRIVER.md").read_bytes()

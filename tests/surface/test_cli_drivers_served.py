@@ -492,6 +492,7 @@ def test_a_driver_is_called_by_one_name_from_trust_to_record(served: Served) -> 
     assert "did you mean first?" in missed
 
 
+@pytest.mark.req("AIP-import-11")
 def test_allowing_a_host_keeps_the_tools_listed_while_the_server_is_started_anew(served: Served) -> None:
     served.write("first-mcp")
     served.trust("first-mcp")

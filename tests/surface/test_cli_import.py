@@ -185,6 +185,7 @@ def test_a_running_node_keeps_the_secrets(inline: Inline, node: FakeOperations, 
     assert node.kept["secret", "far-mcp/x-key"] == "rotated"
 
 
+@pytest.mark.req("AIP-import-11")
 def test_hosts_are_closed_unless_the_network_is_trusted(interlock: Interlock) -> None:
     cursor(interlock.folder, {"a": {"command": "x"}})
     interlock("import", "--trust-network")
@@ -194,6 +195,7 @@ def test_hosts_are_closed_unless_the_network_is_trusted(interlock: Interlock) ->
     assert "egress: []" in (interlock.folder / ".drivers/b-mcp/DRIVER.draft.md").read_text()
 
 
+@pytest.mark.req("AIP-import-11")
 def test_a_person_is_asked_about_each_new_program_s_hosts(interlock: Interlock) -> None:
     cursor(interlock.folder, {"a": {"command": "x"}, "b": {"command": "y"}, "far": {"url": "https://a.example"}})
     ours, theirs = pty.openpty()

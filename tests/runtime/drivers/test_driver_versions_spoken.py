@@ -52,6 +52,7 @@ async def test_a_server_that_refuses_the_question_is_met_with_a_handshake(stage:
 async def test_however_a_server_takes_the_question_amiss_it_is_met_with_a_handshake(
     stage: Stage, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert greeting.PROBE_S == 3
     monkeypatch.setattr(greeting, "PROBE_S", 0.2)
     provider = await settled(stage.provider("--discover", how))
     assert (provider.state, spoken(stage)) == (DriverState.READY, "2025-11-25")
