@@ -182,10 +182,11 @@ def test_the_tree_is_drawn_as_the_readme_shows_it(checkout: Checkout) -> None:
         "time": {**greenhouse, "tools": 2, "era": "modern", "protocol_version": "2026-07-28"},
         "files": {**greenhouse, "tools": 14},
         "greenhouse": greenhouse,
+        "vent": {**greenhouse, "tools": 2, "era": None, "protocol_version": None},
     }
     for link in raw["links"]:
         link |= {**shown[link["segment"]], "latency_ms": None, "withheld": [], "denied": []}
-    raw["catalog"] |= {"tools": 20, "prompts": 0, "resources": 0}
+    raw["catalog"] |= {"tools": 22, "prompts": 0, "resources": 0}
     raw["calls"] |= dict.fromkeys(raw["calls"], 0)
     raw["configuration"] |= {"problem": None, "restart_for": []}
     raw["gate"]["without_approver"], raw["approvals"]["waiting"] = 4, 0

@@ -119,6 +119,7 @@ class LinkOperations:
         own = [one for one in self._keepers.values() if isinstance(one, OwnKeeper) and one.link.shared is link]
         links = [link, *(one.link for one in own)]
         facts = link.facts
+        spoken = None if link.kind == "device" else facts  # a device speaks no MCP
         namespace = self._catalog.namespace
         items = next((s for s in namespace.link_items if s.link is link), None)
         withheld = namespace.withheld(link)
@@ -127,12 +128,12 @@ class LinkOperations:
             driver=link.segment if "@" in link.segment else None,
             kind=link.kind,
             transport=link.transport,
-            era=facts.era.value if facts else None,
-            protocol_version=facts.version if facts else None,
+            era=spoken.era.value if spoken else None,
+            protocol_version=spoken.version if spoken else None,
             state=link.standing.state.value,
             reason=link.standing.reason,
             since=rfc3339(link.standing.since_wall),
-            server=Server(name=facts.name, version=facts.server_version) if facts else None,
+            server=Server(name=spoken.name, version=spoken.server_version) if spoken else None,
             tools=len(namespace.without_collisions(items.tools)) if items else 0,
             contracts=keeper.contracts,
             prompts=len(namespace.without_collisions(items.prompts)) if items else 0,

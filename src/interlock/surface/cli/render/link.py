@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec import UNSET
 from rich.text import Text
 
-from interlock.operator_api.links import Link, OwnLink, Registration
+from interlock.operator_api.links import Device, Link, OwnLink, Registration
 from interlock.surface.cli.render.budgets import budget_style, budget_text
 from interlock.surface.cli.render.tree import state_text
 from interlock.surface.cli.terminal.text import count, duration, latency, local_time, one_line, since
@@ -41,8 +41,11 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     lines += labelled_lines("reached", reach, width)
     if link.registration is not UNSET:
         lines += _registration(link.registration, link.hops, width)
+    if link.device is not None:
+        lines += _device_lines(link.device, width)
     spoken = " ".join(part for part in (link.protocol_version, f"({link.era})" if link.era else None) if part)
-    lines += labelled_lines("speaks", spoken or "not known yet", width)
+    if link.device is None:
+        lines += labelled_lines("speaks", spoken or "not known yet", width)
     first = count(link.tools, "tool") if link.contracts is None else count(link.contracts, "contract")
     offers = [first, count(link.prompts, "prompt"), count(link.resources, "resource")]
     lines += labelled_lines("offers", ", ".join(offers), width)
@@ -79,6 +82,24 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     for number, noted in enumerate(link.noted):
         text = f"{one_line(noted.name)}: {one_line(noted.note)}"
         lines += labelled_lines("names" if number == 0 else "", text, width, style="yellow")
+    return lines
+
+
+def _device_lines(device: Device, width: int) -> list[Text]:
+    seen = f"last seen {local_time(device.seen)}" if device.seen else "never seen"
+    gone = f", gone {count(device.unplugged, 'time')}" if device.unplugged else ""
+    lines = labelled_lines("device", f"profile {device.profile}, {seen}{gone}", width)
+    said = f"{device.sent} sent, {device.received} received, {device.retries} repeated"
+    waiting = f", {count(device.waiting, 'call')} waiting" if device.waiting else ""
+    lines += labelled_lines("messages", said + waiting, width)
+    if device.discarded:
+        dropped = ", ".join(f"{number} {one_line(reason)}" for reason, number in device.discarded.items())
+        lines += labelled_lines("dropped", dropped, width, style="yellow")
+    if device.missing:
+        names = ", ".join(map(one_line, device.missing))
+        lines += labelled_lines(
+            "missing", f"{names}: described, and not announced by the device", width, style="yellow"
+        )
     return lines
 
 

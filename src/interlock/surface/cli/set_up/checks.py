@@ -226,7 +226,11 @@ def _servers(set_up: SetUp) -> Found:
     """Of a running node: servers that are gone, and those that wait for a person."""
     for link in set_up.status.links if set_up.status is not None else ():
         again = f"interlock links restart {link.segment}"
-        if link.state in ("failed", "degraded"):
+        if link.kind == "device" and link.state in ("failed", "degraded"):
+            look = f"check its power, its cable or radio, and .devices/{link.segment}.toml"
+            watch = f"interlock device monitor {link.segment}"
+            yield f"the device {link.segment} is {link.state}: {link.reason or 'no reason given'}", look, watch
+        elif link.state in ("failed", "degraded"):
             wrote = f"; it wrote: {link.last_words}" if link.last_words else ""
             look = f"interlock links logs {link.segment} shows what it wrote; then start it again"
             yield f"{link.segment} is {link.state}: {link.reason or 'no reason given'}{wrote}", look, again
