@@ -1,5 +1,8 @@
 """Devices of Profile A on serial lines: listed by their description, called, gone and back."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +55,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         line.unplug()
 
 
+@pytest.mark.req("AX-B.1-1")
 def test_a_described_device_is_listed_with_names_schemas_and_capabilities(place: Place) -> None:
     tools = listed(place.node, "vent")
     sensor, led = tools["vent.read_sensor"], tools["vent.set_led"]
@@ -155,3 +159,73 @@ def test_a_description_that_is_written_while_the_node_runs_is_taken_up(place: Pl
         wait_for(lambda: not listed(place.node, "late"))
     finally:
         line.unplug()
+
+
+ONLY_CALLS = """
+profile = "a"
+[[tool]]
+id = 1
+name = "read"
+description = "Reads."
+mutable = false
+reversible = true
+response = [{ name = "n", type = "u8" }]
+"""
+
+
+@pytest.mark.req("AX-8.3-2")
+def test_a_device_that_answers_calls_alone_is_served_by_its_description(place: Place) -> None:
+    line = Line(place.line("vent").file.parent.parent, "mute", ONLY_CALLS, 'presence = "assume"\n' + QUICK)
+    try:
+        line.reply = lambda message: line.answers(message) if message[0] == 1 else []
+        place.node.wait_link("mute", {"state": "ready"}, 5.0)
+        tool = listed(place.node, "mute")["mute.read"]
+        assert tool["description"] == "Reads."
+        assert tool["outputSchema"]["properties"]["n"] == {"type": "integer", "minimum": 0, "maximum": 255}
+        assert tool["_meta"]["x-mcpax-capability"]["mutable"] is False
+        assert content(place.node, "mute.read") == {"n": 1}
+        assert call(place.node, "mute.tool_2")["code"] != 0
+        assert {message[1] for message in line.heard} == {1}
+    finally:
+        line.unplug()
+        line.file.unlink()
+
+
+def test_presence_by_gpio_follows_the_line(place: Place) -> None:
+    workspace = place.line("vent").file.parent.parent
+    pin = workspace / "pin"
+    pin.write_text("0")
+    line = Line(workspace, "pinned", ONLY_CALLS, f'presence = "gpio"\ngpio = "{pin}"\n' + QUICK)
+    try:
+        place.node.wait_link("pinned", {"state": "failed"}, 5.0)
+        pin.write_text("1")
+        place.node.wait_link("pinned", {"state": "ready"}, 5.0)
+        assert content(place.node, "pinned.read")
+        pin.write_text("0")
+        place.node.wait_link("pinned", {"state": "degraded"}, 5.0)
+        assert {message[0] for message in line.heard} == {1}  # nothing else was asked of it
+    finally:
+        line.unplug()
+        line.file.unlink()
+
+
+@pytest.mark.req("AX-B.1-1")
+def test_the_check_command_refuses_a_wrong_description_with_file_and_line(place: Place, tmp_path: Path) -> None:
+    (tmp_path / ".devices").mkdir()
+    (tmp_path / "interlock.toml").write_text("")
+    wrong = TOOLS.replace("id = 2", "id = 1").replace("set_led", "read_sensor").replace("req_len = 1", "req_len = 0")
+    wrong = wrong.replace("[[tool]]", '[link]\ntransport = "uart_cbor"\nport = "x"\n[[tool]]', 1)
+    wrong = wrong.replace("mutable = false\n", "")
+    (tmp_path / ".devices" / "board.toml").write_text(wrong + '[[tool]]\nid = 5\nname = "No Name"\nmutable = true\n')
+    checked = subprocess.run(
+        [sys.executable, "-m", "interlock", "check", "--config", str(tmp_path / "interlock.toml")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert checked.returncode == 1
+    said = checked.stdout + checked.stderr
+    for what in ("id 1 is that of", "name 'read_sensor' is that of", "'No Name'", "req_len says 0", "is mutable"):
+        assert re.search(rf"board\.toml:\d+: error: .*{what}", said), (what, said)
+    assert "is reversible" in said

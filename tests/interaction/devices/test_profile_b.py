@@ -1,0 +1,250 @@
+"""Devices that describe themselves: registered at boot and when asked, named by their description, classified once."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interaction.devices.lines import Line, call, content, listed
+from tests.interaction.gate.held import ADA, anchor, classify
+from tests.interaction.harness import RunningNode, running_node, wait_for
+
+from interlock.protocol.devices.cbor import encoded
+
+ALONE = 'profile = "b"\n'
+NAMED = """
+profile = "b"
+[[tool]]
+id = 1
+name = "temperature"
+mutable = false
+reversible = true
+response = [{ name = "celsius", type = "i16" }]
+[[tool]]
+id = 7
+name = "never_announced"
+mutable = false
+reversible = true
+"""
+PLAIN_A = """
+profile = "a"
+[[tool]]
+id = 1
+name = "slow"
+mutable = true
+reversible = true
+request = [{ name = "n", type = "u8" }]
+response = [{ name = "n", type = "u8" }]
+"""
+QUICK = "heartbeat_ms = 400\ntimeout_ms = 400"
+GATED = '[gate]\nmode = "gated"\n' + anchor("ada", ADA, "*")
+
+
+def announcement(*entries: tuple[int, list[int], int]) -> bytes:
+    return encoded({1: "r", 3: [{0: id, 1: types, 2: ret} for id, types, ret in entries]})
+
+
+class Board:
+    """Speaks Profile B by hand: announces `tools`, answers every call with `value`."""
+
+    def __init__(self, line: Line, *tools: tuple[int, list[int], int], value: Any = None) -> None:
+        self.line = line
+        self.announced = [announcement(*tools)]
+        self.value = {"celsius": 21} if value is None else value
+        self.calls: list[bytes] = []
+        line.reply = self.reply
+
+    def reply(self, message: bytes) -> list[bytes]:
+        from interlock.protocol.devices.cbor import read_untrusted
+
+        members = read_untrusted(message)
+        if members.get(1) == "r":
+            return [self.line.framing.encode(one) for one in self.announced]
+        if members.get(1) == "h":
+            return [self.line.framing.encode(encoded({2: members[2], 4: {}}))]
+        self.calls.append(message)
+        return [self.line.framing.encode(encoded({2: members[2], 4: self.value}))]
+
+    def reboot(self, *announced: bytes) -> None:
+        self.announced = list(announced)
+        self.line.say(*announced)
+
+
+def say_class(place: "Place", tool: str, arguments: dict[str, Any], tool_class: str) -> None:
+    """A call asks a person what the tool does; they say it."""
+    held = call(place.node, tool, arguments)
+    classify(place.node, held["_meta"]["x-mcpax-confirmation"], tool_class)
+
+
+class Place:
+    def __init__(self, node: RunningNode, boards: dict[str, Board], queue: Line, workspace: Path) -> None:
+        self.node = node
+        self.boards = boards
+        self.queue = queue
+        self.workspace = workspace
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("profile_b")
+    workspace: Path = folder / "workspace"
+    boards = {
+        "alone": Board(Line(workspace, "alone", ALONE, QUICK), (1, [], 5), (2, [0], 5)),
+        "named": Board(Line(workspace, "named", NAMED, QUICK), (1, [], 5), (2, [0, 3], 5)),
+        "sixty": Board(Line(workspace, "sixty", ALONE, QUICK), (1, [], 5)),
+        "late": Board(Line(workspace, "late", ALONE, QUICK), (1, [], 5)),
+    }
+    queue = Line(workspace, "queue", PLAIN_A, QUICK)
+    boards["late"].line.unplug()
+    with running_node(folder, {}, GATED) as node:
+        for segment in ("alone", "named", "sixty", "queue"):
+            node.wait_link(segment, {"state": "ready"})
+        made = Place(node, boards, queue, workspace)
+        yield made
+    for line in (queue, *(board.line for board in boards.values())):
+        line.unplug()
+
+
+@pytest.mark.req("AX-8.3-3")
+def test_a_device_registers_whoever_was_there_first_and_a_second_announcement_replaces_the_first(place: Place) -> None:
+    assert set(listed(place.node, "alone")) == {"alone.tool_1", "alone.tool_2"}  # there before the node
+    late = place.boards["late"]
+    late.line.plug()
+    late.line.say(*late.announced)  # it boots, and is asked as well
+    place.node.wait_link("late", {"state": "ready"}, 6.0)
+    assert set(listed(place.node, "late")) == {"late.tool_1"}
+    before = place.node.admin("/admin/status")["catalog"]
+    late.reboot(announcement((3, [], 5)))
+    wait_for(lambda: set(listed(place.node, "late")) == {"late.tool_3"})
+    late.line.say(*late.announced)
+    late.line.say(*late.announced)
+    assert place.node.admin("/admin/status")["catalog"]["tools"] == before["tools"]
+    assert place.node.link("late")["device"]["unplugged"] == 0
+
+
+@pytest.mark.req("AX-8.2-7")
+def test_numbers_and_types_suffice_for_a_schema(place: Place) -> None:
+    schema = listed(place.node, "named")["named.tool_2"]["inputSchema"]
+    assert schema["properties"] == {"arg0": {"type": "integer", "minimum": 0}, "arg1": {"type": "string"}}
+    assert schema["required"] == ["arg0", "arg1"]
+
+
+def test_a_description_names_what_is_announced_and_what_is_not_is_reported(place: Place) -> None:
+    assert set(listed(place.node, "named")) == {"named.temperature", "named.tool_2"}
+    assert place.node.link("named")["device"]["missing"] == ["never_announced"]
+    assert content(place.node, "named.temperature") == {"celsius": 21}
+
+
+@pytest.mark.req("AX-8.2-4")
+def test_arguments_that_are_none_never_reach_the_line(place: Place) -> None:
+    board = place.boards["named"]
+    say_class(place, "named.tool_2", {"arg0": 1, "arg1": ""}, "reversible")
+    board.calls.clear()
+    for arguments in (
+        {"arg0": -1, "arg1": ""},
+        {"arg0": "1", "arg1": ""},
+        {"arg0": 1},
+        {"arg0": 1, "arg1": "", "arg2": 2},
+        {"arg0": 1, "arg1": "", "arg2": 2, "arg3": 3, "arg4": 4},
+        {"arg0": 2**70, "arg1": ""},
+    ):
+        result = call(place.node, "named.tool_2", arguments)
+        assert result["isError"] is True, arguments
+        assert "arg" in result["content"][0]["text"]
+    assert board.calls == []
+
+
+@pytest.mark.req("AX-8.N-1")
+def test_sixty_four_tools_come_in_parts_and_are_swapped_whole(place: Place) -> None:
+    board = place.boards["sixty"]
+    entries = [(id, [0], 5) for id in range(64)]
+    parts = [entries[at : at + 16] for at in range(0, 64, 16)]
+    frames = [
+        encoded({1: "r", 3: [{0: id, 1: types, 2: ret} for id, types, ret in part], 6: number < 3, 7: number})
+        for number, part in enumerate(parts)
+    ]
+    assert all(len(frame) <= 256 for frame in frames)
+    before = set(listed(place.node, "sixty"))
+    time.sleep(1.1)  # it was asked when it came
+    board.announced = frames
+    board.line.heard.clear()
+    board.line.say(frames[0], frames[1], frames[3])
+    wait_for(lambda: encoded({1: "r"}) in board.line.heard)  # a part was lost: it is asked for again
+    wait_for(lambda: len(listed(place.node, "sixty")) == 64)
+    assert before == {"sixty.tool_1"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        announcement((1, [], 5), (1, [], 5)),
+        announcement(*((id, [], 5) for id in range(20))) + b"\0",
+        announcement((1, [0] * 5, 5)),
+        announcement((1, [6], 5)),
+        announcement((1, [], 0)),
+        encoded({1: "r", 3: [{0: 256, 1: [], 2: 5}]}),
+        encoded({1: "r", 3: [{0: 1}]}),
+    ],
+)
+def test_a_wrong_announcement_is_refused_whole(place: Place, wrong: bytes) -> None:
+    before = set(listed(place.node, "alone"))
+    dropped = sum(place.node.link("alone")["device"]["discarded"].values())
+    place.boards["alone"].line.say(wrong)
+    wait_for(lambda: sum(place.node.link("alone")["device"]["discarded"].values()) > dropped)
+    assert set(listed(place.node, "alone")) == before
+
+
+@pytest.mark.req("AX-8.N-3")
+def test_what_a_device_does_not_say_is_asked_about_once_and_what_is_final_needs_a_checksum(place: Place) -> None:
+    board = place.boards["alone"]
+    board.calls.clear()
+    say_class(place, "alone.tool_1", {}, "read_only")
+    assert board.calls == []
+    wait_for(lambda: call(place.node, "alone.tool_1").get("structuredContent") == {"celsius": 21})
+    say_class(place, "alone.tool_2", {"arg0": 1}, "irreversible")
+    wait_for(lambda: "alone.tool_2" not in listed(place.node, "alone"))
+    (withheld,) = place.node.link("alone")["withheld"]
+    assert withheld["name"] == "tool_2"
+    assert "checksum" in withheld["reason"]
+
+
+@pytest.mark.req("AX-B.1-8")
+def test_one_request_is_on_the_line_and_sixteen_wait(place: Place) -> None:
+    line = place.queue
+    line.heard.clear()
+
+    def slow(message: bytes) -> list[bytes]:
+        if message[0] == 1:
+            time.sleep(0.03)
+            return [line.framing.encode(bytes((2, 1, 199, 1, 0))), *line.answers(message)]  # and one nobody asked for
+        return line.answers(message)
+
+    line.reply = slow
+    with ThreadPoolExecutor(30) as clients:
+        results = list(clients.map(lambda n: call(place.node, "queue.slow", {"n": n}), range(30)))
+    line.reply = line.answers
+    answered = [n for n, result in enumerate(results) if "content" in result]
+    assert all(results[n]["structuredContent"] == {"n": n} for n in answered)
+    refused = [result for result in results if "content" not in result]
+    assert len(refused) == 30 - 17
+    assert all((one["code"], one["data"]["reason"]) == (32002, "link_busy") for one in refused)
+    assert len(line.calls()) == 17
+    assert place.node.link("queue")["device"]["discarded"]["no_request"] == 17
+
+
+@pytest.mark.req("AX-B.4-2")
+def test_equal_numbers_under_different_segments_are_told_apart_and_a_segment_is_renamed_here_alone(
+    place: Place,
+) -> None:
+    board = place.boards["named"]
+    board.value = {"celsius": 5}
+    assert content(place.node, "named.temperature") == {"celsius": 5}
+    board.calls.clear()
+    assert call(place.node, "sixty.tool_1", {"arg0": 1}) is not None
+    assert board.calls == []
+    board.line.file.rename(place.workspace / ".devices" / "renamed.toml")
+    place.node.wait_link("renamed", {"state": "ready"}, 6.0)
+    assert content(place.node, "renamed.temperature") == {"celsius": 5}
+    assert listed(place.node, "named") == {}
