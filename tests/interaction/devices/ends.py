@@ -14,7 +14,7 @@ import threading
 import tty
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import aiomqtt
 import can
@@ -22,6 +22,7 @@ import cbor2
 import isotp
 from bumble.link import LocalLink
 from cobs import cobs
+from tests import preloaded
 from tests.bluetooth import ServedController, Stub, make_device
 from tests.broker import Broker
 
@@ -64,6 +65,7 @@ class End:
         self.is_silent = False
         self.loses = False
         self.result: Any = {0: 21}  # of `read`
+        self.tools = TOOLS
         self._frames = 0
 
     def link(self) -> str:
@@ -72,7 +74,9 @@ class End:
     def describe(self, workspace: Path) -> None:
         file = workspace / ".devices" / f"{self.segment}.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
-        text = f'profile = "{self.profile}"\n[link]\ntransport = "{self.transport}"\n{QUICK}\n{self.link()}\n{TOOLS}'
+        text = (
+            f'profile = "{self.profile}"\n[link]\ntransport = "{self.transport}"\n{QUICK}\n{self.link()}\n{self.tools}'
+        )
         file.write_text(text)
 
     def say(self, message: bytes) -> None:
@@ -169,6 +173,21 @@ class PtyEnd(End):
                 answer = self.answer(message)
                 if answer is not None:
                     self.say(answer)
+
+
+class CheckedPtyEnd(PtyEnd):
+    """With CRC-16 within the COBS frame, as a tool that cannot be undone needs it."""
+
+    def link(self) -> str:
+        return super().link() + '\ncrc = "crc16"'
+
+    def encode(self, message: bytes) -> bytes:
+        return super().encode(message + crc16(message))
+
+    def decode(self, begun: bytes) -> tuple[list[bytes], bytes]:
+        messages, rest = super().decode(begun)
+        assert all(crc16(message[:-2]) == message[-2:] for message in messages)
+        return [message[:-2] for message in messages], rest
 
 
 class FrameEnd(PtyEnd):
@@ -389,14 +408,36 @@ class MqttEnd(End):
         return found
 
 
-class Ends:
-    """One of each, by its segment."""
+class Hosts:
+    """The event loop of devices that need one, in a thread of its own."""
 
-    def __init__(self, folder: Path, broker: Broker) -> None:
+    def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        spi, ble = SpiEnd("panel"), BleEnd("array", self.run)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(_end_tasks())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+
+def environment(ble: BleEnd, spi: SpiEnd | None = None) -> dict[str, str]:
+    """Of a node that reaches them."""
+    ports = {"TESTS_HCI": str(ble.hci_port), "TESTS_SPI": str(spi.tcp_port if spi is not None else 0)}
+    return {**ports, preloaded.FIRST: str(Path(__file__).with_name("buses_first.py"))}
+
+
+class Ends:
+    """One of each, by its segment."""
+
+    def __init__(self, folder: Path, broker: Broker, hosts: Hosts) -> None:
+        spi, ble = SpiEnd("panel"), BleEnd("array", hosts.run)
         self.all: dict[str, End] = {
             end.segment: end
             for end in (
@@ -405,28 +446,60 @@ class Ends:
                 ble,
                 spi,
                 CanEnd("motor"),
-                MqttEnd("pump", self.run, broker),
+                MqttEnd("pump", hosts.run, broker),
             )
         }
         for end in self.all.values():
             end.describe(folder / "workspace")
-        first = str(Path(__file__).with_name("buses_first.py"))
-        self.environment = {
-            "TESTS_HCI": str(ble.hci_port),
-            "TESTS_SPI": str(spi.tcp_port),
-            "INTERLOCK_TESTS_FIRST": first,
-        }
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+        self.environment = environment(ble, spi)
 
     def stop(self) -> None:
         for end in self.all.values():
             end.stop()
-        self.run(_end_tasks())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+
+
+class Uplink:
+    """A TCP connection that can be cut: what dials `port` reaches the target."""
+
+    def __init__(self, hosts: Hosts, host: str, port: int) -> None:
+        self._hosts = hosts
+        self._target = (host, port)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+        self.mend()
+
+    def mend(self) -> None:
+        self._hosts.run(self._open())
+
+    def cut(self) -> None:
+        self._hosts.run(self._close())
+
+    async def _open(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _accept(self, below: asyncio.StreamReader, to_below: asyncio.StreamWriter) -> None:
+        above, to_above = await asyncio.open_connection(*self._target)
+        self._writers |= {to_below, to_above}
+        await asyncio.wait(
+            [asyncio.create_task(_pass_on(below, to_above)), asyncio.create_task(_pass_on(above, to_below))],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for writer in (to_below, to_above):
+            self._writers.discard(writer)
+            writer.close()
+
+
+async def _pass_on(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(65536):
+            to.write(data)
+            await to.drain()
 
 
 async def _end_tasks() -> None:
@@ -444,6 +517,15 @@ def crc8(data: bytes) -> int:
         for _ in range(8):
             crc = (crc << 1 ^ 0x07 if crc & 0x80 else crc << 1) & 0xFF
     return crc
+
+
+def crc16(data: bytes) -> bytes:
+    crc = 0xFFFF
+    for byte in data:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1 ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+    return crc.to_bytes(2, "big")
 
 
 def _json(value: Any) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from mcp import Client
 from tests.broker import Broker
-from tests.interaction.devices.ends import End, Ends, MqttEnd, PtyEnd
+from tests.interaction.devices.ends import End, Ends, Hosts, MqttEnd, PtyEnd
 from tests.interaction.devices.lines import call, content, listed
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 
@@ -48,12 +48,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, broker: Broker) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("buses")
-    ends = Ends(folder, broker)
-    with running_node(folder, {}, env=ends.environment) as node:
-        for segment in SEGMENTS:
-            node.wait_link(segment, {"state": "ready"})
-        yield Place(node, ends)
-    ends.stop()
+    with Hosts() as hosts:
+        ends = Ends(folder, broker, hosts)
+        with running_node(folder, {}, env=ends.environment) as node:
+            for segment in SEGMENTS:
+                node.wait_link(segment, {"state": "ready"})
+            yield Place(node, ends)
+        ends.stop()
 
 
 @pytest.fixture(params=SEGMENTS)
