@@ -13,14 +13,14 @@ STARTED_S = 10.0
 
 
 class Broker:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         if MOSQUITTO is None:
             pytest.skip("mosquitto is not installed: no test of MQTT is run (apt install mosquitto)")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         self._config = folder / "mosquitto.conf"
         self._config.write_text(
-            f"listener {self.port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\npersistence false\n"
+            f"listener {self.port} {host}\nallow_anonymous true\nset_tcp_nodelay true\npersistence false\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
 

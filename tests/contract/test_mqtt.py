@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import aiomqtt
 import pytest
@@ -13,6 +14,7 @@ from tests.contract.device_owner import Owner, description
 from interlock.net.devices.connections import Connections
 from interlock.net.devices.mqtt import MqttTransport
 from interlock.net.devices.transport import TransportFailed
+from interlock.protocol.devices.description_check import read_description
 
 NAMES = (f"pump{number}" for number in itertools.count())
 
@@ -145,3 +147,39 @@ def test_a_topic_has_no_wildcards() -> None:
             MqttTransport(
                 "pump", description(transport="mqtt_json", host="localhost", topic=topic), Owner(), Connections()
             )
+
+
+@pytest.mark.req("AX-10.4-2")
+async def test_a_broker_beyond_this_machine_is_reached_without_tls_only_where_that_is_written(
+    tmp_path: Path,
+) -> None:
+    """Links that are wires or radio have no TLS at all."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        host = asked.getsockname()[0]
+    link: dict[str, object] = {"transport": "mqtt_json", "host": host}
+    tool = {"id": 1, "name": "read", "mutable": False, "reversible": True}
+    faults = read_description({"profile": "json", "link": link, "tool": [tool]})
+    assert isinstance(faults, tuple)
+    assert "TLS" in faults[0].message
+    elsewhere = Broker(tmp_path, host="0.0.0.0")
+    elsewhere.start()
+    try:
+        link |= {"tcp_port": elsewhere.port, "tls": False}
+        described = read_description({"profile": "json", "link": link, "tool": [tool]})
+        assert not isinstance(described, tuple)
+        transport = MqttTransport("pump", described, Owner(), Connections())
+        await transport.open()
+        await transport.close()
+    finally:
+        elsewhere.stop()
+    for link in (
+        {"transport": "uart_cbor", "port": "/dev/ttyUSB0"},
+        {"transport": "spi_cbor"},
+        {"transport": "can_cbor", "channel": "can0", "rx_id": 1, "tx_id": 2},
+        {"transport": "ble_cbor", "address": "F1:F1:F1:F1:F1:F1"},
+    ):
+        assert not isinstance(read_description({"profile": "b", "link": link}), tuple)

@@ -1,6 +1,11 @@
 """Devices on every transport, through a real node: called with nothing but their own, noisy, silent and back."""
 
+import contextlib
+import http.client
 import random
+import socket
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -158,6 +163,31 @@ def test_with_one_frame_in_five_lost_reads_succeed_and_actions_are_sent_once(pla
     for outcome in lost:
         assert outcome["data"]["outcome"] == "unknown"
     assert place.node.link(segment)["device"]["retries"] > 0
+
+
+@pytest.mark.req("AX-B.4-6")
+@pytest.mark.parametrize("segment", ["array", "motor"])
+def test_retries_end_with_the_caller(place: Place, segment: str) -> None:
+    end = _ready(place, segment)
+    end.ignores = True
+    try:
+        with Wire(place.node) as wire:
+            gone = threading.Thread(target=wire_call, args=(wire, f"{segment}.read"))
+            gone.start()
+            wait_for(lambda: end.heard)
+            assert wire.connection.sock is not None
+            wire.connection.sock.shutdown(socket.SHUT_RDWR)
+            gone.join()
+        sent = len(end.heard)
+        time.sleep(0.5)  # in which the other attempts would be made
+        assert len(end.heard) == sent < 3
+    finally:
+        end.ignores = False
+
+
+def wire_call(wire: Wire, tool: str) -> None:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        wire.modern("tools/call", {"name": tool, "arguments": {}})
 
 
 @pytest.mark.req("AX-10.4-3")
