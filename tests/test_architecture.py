@@ -94,6 +94,7 @@ ORDER = [
         "surface.cli",
         "surface.cli.keys",
         "surface.cli.aql_check",
+        "surface.cli.device_check",
         "surface.cli.set_up",
         "surface.cli.room_client",
         "surface.cli.verbs",

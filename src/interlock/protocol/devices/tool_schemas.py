@@ -20,7 +20,7 @@ _MAJOR_TYPES: Final[dict[int, dict[str, Any]]] = {
     7: {"type": ["number", "boolean", "null"]},
 }
 # Which major types a described field may have: what it is on the wire.
-_FIELD_TYPES: Final[dict[str, tuple[int, ...]]] = {
+FIELD_TYPES: Final[dict[str, tuple[int, ...]]] = {
     **dict.fromkeys(("u8", "u16", "u32", "enum"), (0, 1)),
     **dict.fromkeys(("i8", "i16", "i32"), (1,)),
     "f32": (7,),
@@ -103,7 +103,7 @@ def announced_tool(announced: Announced, described: Tool | None, link: LinkDescr
             f"tool {tool.id} takes {len(announced.arg_types)} arguments; its description has {len(tool.request)}",
         )
     for field, major in zip(tool.request, announced.arg_types, strict=False):
-        if major not in _FIELD_TYPES[field.type]:
+        if major not in FIELD_TYPES[field.type]:
             raise DeviceFault("unexpected", f"tool {tool.id} takes {field.name!r} as CBOR type {major}", field.name)
     return msgspec.structs.replace(tool, arg_types=announced.arg_types, ret_type=announced.ret_type)
 

@@ -1,5 +1,6 @@
-"""interlock device simulate | monitor"""
+"""interlock device simulate | monitor | test | scaffold"""
 
+import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import segments
-from interlock.surface.cli.terminal.errors import Refused, Unreachable
+from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
     from interlock.net.devices.simulated_port import Faults
@@ -16,12 +17,20 @@ if TYPE_CHECKING:
 
 MONITOR_S = 0.2
 
+
+class DeviceProfile(enum.Enum):
+    A = "a"
+    B = "b"
+
+
 app = verb_app(
-    "Simulate a device, watch what a device and its node say.",
+    "Simulate a device, watch what it says, test its stub, write a new one.",
     examples="""
     interlock device simulate thermostat
     interlock device simulate thermostat --noise 0.001 --loss 0.1
     interlock device monitor thermostat
+    interlock device test --profile b --port /dev/ttyUSB0
+    interlock device scaffold thermostat.toml --out firmware
     """,
 )
 
@@ -171,3 +180,99 @@ def _show(invocation: Invocation, frame: "Frame") -> None:
     dropped = f"  dropped: {frame.discarded}" if frame.discarded else ""
     at = local_time(frame.at, "%H:%M:%S")
     invocation.out.line(f"{at} {'>' if frame.is_sent else '<'} {one_line(frame.text)}{dropped}")
+
+
+@verb(
+    app,
+    "test",
+    examples="""
+    interlock device test thermostat
+    interlock device test --profile b --port /dev/ttyUSB0
+    interlock device test boards/valve.toml --port socket://localhost:5555 --json
+    """,
+)
+def test(
+    invocation: Invocation,
+    device: Annotated[
+        str | None,
+        typer.Argument(metavar="DEVICE", help="A segment of .devices in the workspace, or a description file."),
+    ] = None,
+    profile: Annotated[
+        DeviceProfile | None, typer.Option("--profile", help="Without a description: what it claims to be.")
+    ] = None,
+    port: Annotated[
+        str | None, typer.Option("--port", metavar="PORT", help="A device file, or socket://HOST:PORT.")
+    ] = None,
+    within: Annotated[float, typer.Option("--within", min=0.05, max=60, help="Seconds for each answer.")] = 1.0,
+    gap: Annotated[float, typer.Option("--gap", min=0.05, max=60, help="Seconds of silence that end a frame.")] = 0.5,
+) -> None:
+    """Check a device's stub against Profile A or B of MCP-AX.
+
+    Tools are called only where the description says mutable = false. The node must not hold the port meanwhile.
+    """
+    import msgspec
+
+    from interlock.protocol.devices.description import DeviceDescription, LinkDescription
+    from interlock.surface.cli.device_check.command import check_stub
+
+    if (device is None) == (profile is None):
+        raise BadUsage("usage", "name a DEVICE or a --profile", hint="a device without a description has a --profile")
+    if device is not None:
+        description = _description(invocation, device)
+    else:
+        link = LinkDescription(transport="uart_cbor", max_frame=96)
+        description = DeviceDescription(profile="a" if profile is DeviceProfile.A else "b", link=link)
+    if port is not None:
+        description = msgspec.structs.replace(description, link=msgspec.structs.replace(description.link, port=port))
+    if description.profile not in ("a", "b") or description.link.transport != "uart_cbor":
+        raise Refused("cannot_test", "only stubs of profiles a and b on a serial line can be tested")
+    if description.link.port is None:
+        raise BadUsage("usage", "there is no port", hint="name one with --port")
+    check_stub(invocation, description, within_s=within, gap_s=gap)
+
+
+@verb(
+    app,
+    "scaffold",
+    examples="""
+    interlock device scaffold thermostat.toml --out firmware
+    """,
+)
+def write_scaffold(
+    invocation: Invocation,
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A description; its name is the segment.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Where the files are written; none is replaced.")
+    ],
+) -> None:
+    """Write the C table and the description of a device.
+
+    The C is for the stub in firmware/ and compiles as it is; its handlers are yours to fill in. The description goes
+    into FOLDER/.devices, for the workspace of the gateway.
+    """
+    from interlock.protocol.ax.names import is_segment
+    from interlock.protocol.devices.scaffold import CannotScaffold, scaffold
+
+    if not is_segment(source.stem):
+        raise BadUsage(
+            "usage", f"{source.stem!r} is no segment", hint="name the file after the device: a-z, 0-9, _ and -"
+        )
+    description = _description(invocation, str(source))
+    try:
+        files = scaffold(source.stem, description)
+    except CannotScaffold as error:
+        raise Refused("cannot_scaffold", f"{source}: {error}") from error
+    there = [name for name in files if (out / name).exists()]
+    if there:
+        raise Refused("not_written", f"{out / there[0]} is there already", hint="name another folder, or remove it")
+    try:
+        for name, text in files.items():
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            (out / name).write_text(text)
+    except OSError as error:
+        raise Refused("not_written", f"{out} cannot be written: {error.strerror or error}") from None
+    if invocation.out.as_json:
+        invocation.out.json({"files": [str(out / name) for name in files]})
+    else:
+        for name in files:
+            invocation.out.line(str(out / name))

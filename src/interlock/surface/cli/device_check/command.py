@@ -1,0 +1,41 @@
+"""`interlock device test`: the checks of a profile against a stub, as lines or as JSON."""
+
+import msgspec
+import typer
+
+from interlock.protocol.devices.description import DeviceDescription
+from interlock.surface.cli.command import Invocation
+from interlock.surface.cli.device_check.checks import StubCheck
+from interlock.surface.cli.device_check.line import Line
+from interlock.surface.cli.terminal.errors import EXIT_REFUSED, Refused
+from interlock.surface.cli.terminal.text import one_line
+
+WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "SKIP"}
+
+
+def check_stub(invocation: Invocation, description: DeviceDescription, *, within_s: float, gap_s: float) -> None:
+    out = invocation.out
+    items = []
+    try:
+        line = Line(description)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise Refused("cannot_reach_device", f"{description.link.port} cannot be opened: {why}") from error
+    try:
+        for item in StubCheck(line, description, within_s=within_s, gap_s=gap_s).run():
+            items.append(item)
+            if not out.as_json:
+                said = f": {one_line(item.message)}" if item.message else ""
+                out.line(f"{WORDS[item.result]}  MCP-AX {item.clause}  {item.name}{said}")
+    except OSError as error:
+        raise Refused("cannot_reach_device", f"{description.link.port}: {error.strerror or error}") from error
+    finally:
+        line.close()
+    counts = {word: sum(item.result == word for item in items) for word in WORDS}
+    if out.as_json:
+        out.json({"profile": description.profile, "counts": counts, "checks": msgspec.to_builtins(items)})
+    else:
+        counted = ", ".join(f"{number} {word}" for word, number in counts.items())
+        out.line(f"Profile {description.profile.upper()}: {counted}")
+    if counts["failed"]:
+        raise typer.Exit(EXIT_REFUSED)
