@@ -3,6 +3,7 @@
 The session polls the device and opens its transport again; the keeper only waits for it.
 """
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -12,11 +13,13 @@ from interlock.config.plan import DevicePlan
 from interlock.net.devices.connections import Connections
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.methods import TOOLS_LIST
+from interlock.runtime.calls.call import Members
 from interlock.runtime.devices.device_link import DeviceLink
 from interlock.runtime.devices.session import DeviceSession
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectFailed, Connector, ConnectorParts
 from interlock.runtime.links.keeper import Keeper, StockCatalog
+from interlock.runtime.links.link import Link
 from interlock.runtime.links.link_events import LinkEvents
 
 PRESENT_S: Final = 3.0  # for the first sign of life, before the node says that there is none
@@ -47,10 +50,16 @@ class DeviceKeeper(Keeper):
         connections: Connections,
         stock: StockCatalog,
         events: LinkEvents,
+        tell: Callable[[DeviceLink], None],
+        members: Members | None = None,
     ) -> None:
+        """`tell` hears how the link stands. `members`: as of the link."""
+        self._tell = tell
         clock, revealer = connector_parts.clock, connector_parts.revealer
         self.session = DeviceSession(plan.segment, plan.description, clock, self, connections, revealer)
-        super().__init__(lambda keeper: DeviceLink(plan, keeper, clock, self.session), connector_parts, stock, events)
+        super().__init__(
+            lambda keeper: DeviceLink(plan, keeper, clock, self.session, members), connector_parts, stock, events
+        )
         self._connector = _Presence(self.link, connector_parts, self.stderr, self._loss)
 
     @property
@@ -71,6 +80,10 @@ class DeviceKeeper(Keeper):
 
     def _backoff_s(self) -> float:
         return LOOK_AGAIN_S
+
+    def on_standing(self, link: Link) -> None:
+        super().on_standing(link)
+        self._tell(self.link)
 
     def on_unreachable(self, link: ConnectedLink) -> None:
         """Whether it is there is the session's to say."""

@@ -28,7 +28,7 @@ from interlock.protocol.jsonrpc.messages import Request as McpRequest
 from interlock.protocol.mcp import methods
 from interlock.protocol.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.calls.call import Call, Pending
+from interlock.runtime.calls.call import Call, Members, Pending
 from interlock.runtime.devices.device_tools import transport_class
 from interlock.runtime.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
 from interlock.runtime.devices.session import DeviceSession, Request
@@ -52,7 +52,9 @@ class DeviceLink(ConnectedLink):
     timeout_s = WHOLE_CALL_S
     gone = "device_absent"
 
-    def __init__(self, plan: DevicePlan, events: LinkEvents, clock: Clock, session: DeviceSession) -> None:
+    def __init__(
+        self, plan: DevicePlan, events: LinkEvents, clock: Clock, session: DeviceSession, members: Members | None
+    ) -> None:
         super().__init__(
             plan.segment,
             events,
@@ -63,6 +65,7 @@ class DeviceLink(ConnectedLink):
             offer=Offer(kind="leaf", transport=transport_class(plan.description)),
         )
         self.device = session
+        self.members = members
         self.retry_after_ms = plan.description.link.heartbeat_ms
         self.is_checked = plan.description.link.allow_unchecked or is_checked(plan.description)
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from interlock.config.plan import DevicePlan, Plan
 from interlock.net.devices.connections import Connections
 from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.base.feed import Feed
 from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.devices.on_behalf_members import BESIDE
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
@@ -30,6 +32,7 @@ class Devices:
         self._connector_parts = connector_parts
         self._connections = Connections()
         self._own: dict[str, Keeper] = {}
+        self.standings = Feed[ConnectedLink]()  # a link that stands otherwise than before
 
     async def open(self) -> None:
         self._add(self._current.plan.devices.described)
@@ -52,7 +55,9 @@ class Devices:
     def _keeper(self, device: DevicePlan) -> Keeper:
         from interlock.runtime.devices.device_keeper import DeviceKeeper  # its libraries are an extra
 
-        return DeviceKeeper(device, self._connector_parts, self._connections, self._stock, self._link_events)
+        members = BESIDE if self._current.plan.devices.mode == "on_behalf" else None
+        parts, tell = self._connector_parts, self.standings.publish
+        return DeviceKeeper(device, parts, self._connections, self._stock, self._link_events, tell, members)
 
     async def _stock(self, link: ConnectedLink, listing: Listing | None) -> None:
         if listing is None:

@@ -12,6 +12,7 @@ from interlock.runtime.aql.adapter import LoopAdapter
 from interlock.runtime.aql.surface import AqlSurface
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.calls.caller import Caller, Principal, principal_for
+from interlock.runtime.devices.on_behalf import OnBehalf
 from interlock.runtime.dispatch.client_notifications import ClientNotifications
 from interlock.runtime.dispatch.task_methods import TaskMethods
 from interlock.runtime.fronts.ax import AxEndpoint
@@ -75,6 +76,7 @@ class FrontParts(msgspec.Struct, frozen=True, kw_only=True):
     public: PublicEndpoint
     lines: LineFronts
     parents: ParentService
+    on_behalf: OnBehalf
 
 
 def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, *, listen: bool) -> FrontParts:
@@ -132,6 +134,15 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
             modern=modern,
             audience=calls.audience,
             budgets=calls.budgets,
+        ),
+        on_behalf=OnBehalf(
+            stores.current,
+            links.devices,
+            stores.identity.aggregator_id,
+            clock,
+            legacy,
+            modern,
+            calls.audience,
         ),
     )
 

@@ -128,6 +128,7 @@ class Node:
             self._endpoints,
             links.reaper,
             links.servers,
+            fronts.on_behalf,
             links.devices,
             drivers.drivers,
             links.registrar,

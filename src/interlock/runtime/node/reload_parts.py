@@ -152,6 +152,7 @@ class ReloadSteps:
         self._fronts.parents.check(new)
         self._limit(new)
         await self._fronts.parents.replan(new)
+        self._fronts.on_behalf.replan()
 
     async def _take_children(self, old: Plan, new: Plan) -> None:
         self._stores.current.replace(new)

@@ -53,8 +53,9 @@ class UpwardFront:
         principal: Principal,
         segment: str,
         send: Callable[[bytes], bool],
+        only: str | None = None,
     ) -> None:
-        """`segment` is what the parent assigned."""
+        """`segment` is what the parent assigned. `only`: it is shown this link alone, in its own names."""
         self._legacy = legacy
         self._modern = modern
         self._audience = audience
@@ -66,7 +67,8 @@ class UpwardFront:
         self._running: dict[bytes, Call | Listener] = {}
         self._listens = 0
         self._closing = False
-        self.caller = modern.caller(principal, VIA_AX, None, NAMES)
+        self._only = only
+        self.caller = modern.caller(principal, VIA_AX, only, NAMES)
         self.caller.hop = self._hop
         audience.join(self)
 
@@ -148,7 +150,7 @@ class UpwardFront:
     def _open_session(self, request: Request, greeting: Raw) -> Session | None:
         """None: the request was refused."""
         asked = Request(request.id, INITIALIZE, greeting)
-        opened = self._legacy.initialize(asked, self._principal, VIA_AX, None, NAMES)
+        opened = self._legacy.initialize(asked, self._principal, VIA_AX, self._only, NAMES)
         if isinstance(opened, Fault):
             self._refuse(request.id, opened)
             return None

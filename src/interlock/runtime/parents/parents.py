@@ -101,8 +101,9 @@ class Parents(Uplink):
             tree=plan.ax.tree,
             subtree_ids=subtree_ids,
         )
-        self._max_bytes = plan.limits.message_bytes
-        super().__init__(register, [(one.url, self._opener(one)) for one in self.plans], log)
+        super().__init__(
+            register, [(one.url, parent_opener(one, plan.limits.message_bytes)) for one in self.plans], log
+        )
         self._access = plan.access
         self._clock = clock
         self._recorder = recorder
@@ -155,30 +156,9 @@ class Parents(Uplink):
 
     # What happens to the registration
 
-    def _opener(self, parent: ParentPlan) -> Opener:
-        headers = {"Authorization": f"Bearer {parent.secret}"} if parent.secret is not None else {}
-        is_tls = parent.url.startswith("wss:")
-        if is_tls:
-            parent_context(parent)
-
-        async def opened(sink: MessageSink) -> MessagePipe:
-            try:
-                tls = parent_context(parent) if is_tls else None  # anew: a certificate may have been renewed
-            except TlsInvalid as invalid:
-                raise DialFailed(str(invalid)) from None
-            return await dial(
-                parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=self._max_bytes
-            )
-
-        return opened
-
     def _register_message(self, parent: int, register: Register) -> Register:
         plan = self.plans[parent]
-        authority = maybe_authority(plan.authority) if plan.authority is not None else None
-        proof = None
-        if authority is not None and self._signer is not None:
-            proof = self._signer.prove(authority, plan.url, self._clock.wall())
-        return msgspec.structs.replace(register, segment=plan.segment, authority=authority, authority_proof=proof)
+        return worded_for(register, plan, plan.segment, self._signer, self._clock.wall())
 
     def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
         given = step.registered.auth_scope
@@ -285,6 +265,34 @@ class Parents(Uplink):
             )
             for plan, standing in zip(self.plans, self.standings, strict=True)
         ]
+
+
+def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
+    """Dials a parent with our credential towards it. Raises TlsInvalid."""
+    headers = {"Authorization": f"Bearer {parent.secret}"} if parent.secret is not None else {}
+    is_tls = parent.url.startswith("wss:")
+    if is_tls:
+        parent_context(parent)
+
+    async def opened(sink: MessageSink) -> MessagePipe:
+        try:
+            tls = parent_context(parent) if is_tls else None  # anew: a certificate may have been renewed
+        except TlsInvalid as invalid:
+            raise DialFailed(str(invalid)) from None
+        return await dial(parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=max_bytes)
+
+    return opened
+
+
+def worded_for(
+    register: Register, plan: ParentPlan, segment: str, signer: "SigningKey | None", wall: float
+) -> Register:
+    """The registration as this parent is to read it: with the authority that we claim there, proved where we can."""
+    authority = maybe_authority(plan.authority) if plan.authority is not None else None
+    proof = None
+    if authority is not None and signer is not None:
+        proof = signer.prove(authority, plan.url, wall)
+    return msgspec.structs.replace(register, segment=segment, authority=authority, authority_proof=proof)
 
 
 _TOKEN: Final = (
