@@ -4,6 +4,7 @@ import functools
 import hashlib
 import http.client
 import json
+import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.servers.minting import SigningKey, key, mint
 from interlock.operator_api.approvals import Approval
 from interlock.surface.operator.approvals_page import approval_page
 
+ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 WIDER = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}, "required": ["q"]}
 
@@ -45,7 +47,11 @@ def signed(node: RunningNode, id: str, answer: str | None = None) -> str:
 
 
 def decide(node: RunningNode, id: str, reason: str = "looked at", answer: str | None = None) -> Any:
-    """An expert's decision."""
+    """An expert's decision, by a copy of the document where it could not be fetched."""
+    request = node.admin(f"/approvals/{id}")["params"]
+    if any(one["code"] == "skipped_offline" for one in request.get("findings", ())):
+        attached = node.cli("names", "attach", request["id"], str(ROOT / "docs" / "names.md"))
+        assert attached.returncode == 0, attached.stderr
     body = {
         "decision": "approve",
         "proof": signed(node, id, answer),
@@ -68,7 +74,7 @@ def asked(folder: Path, name: str) -> str:
         f"{name}.json",
         {
             "change_controller": "Acme",
-            "specification_reference": "draft-acme-search-03",
+            "specification_reference": "https://acme.invalid/draft-03",  # no host of this name is ever found
             "authentication_scope": "member-recognition",
             "vendor_prefix": "acme_",
             "argument_schema": SCHEMA,
@@ -78,7 +84,7 @@ def asked(folder: Path, name: str) -> str:
     )
 
 
-@pytest.mark.req("REG-6-1", "REG-5-1", "REG-5-2", "REG-5-9", "REG-5-11", "REG-5-15", "REG-9-5")
+@pytest.mark.req("REG-6-1", "REG-5-4", "REG-5-1", "REG-5-2", "REG-5-9", "REG-5-11", "REG-5-15", "REG-9-5")
 def test_a_name_is_asked_for_decided_and_shown(node: RunningNode, folder: Path) -> None:
     fresh = [line.split()[0] for line in node.cli("names", "list").stdout.splitlines()[1:]]
     gates, handbook, ingest, procedures = fresh
@@ -103,10 +109,27 @@ def test_a_name_is_asked_for_decided_and_shown(node: RunningNode, folder: Path) 
     silent = node.cli(*how, signed(node, made["approval"]))
     assert silent.returncode == 1 and "in spite of" in silent.stderr  # the reference was not fetched here
     assert f"interlock approve {made['approval'][:8]} --reason WHY" in silent.stderr
+    unread = node.cli(*how, signed(node, made["approval"]), "--reason", "looked at")
+    assert unread.returncode == 1 and "interlock names attach acme_search FILE" in unread.stderr
+    copy = folder / "specification.txt"
+    copy.write_text("1. What acme_search means")
+    attached = node.cli("names", "attach", "acme_search", str(copy), "--json")
+    digest = f"sha256:{hashlib.sha256(copy.read_bytes()).hexdigest()}"
+    assert json.loads(attached.stdout)["digest"] == digest, attached.stderr
+    assert Path(json.loads(attached.stdout)["path"]).read_bytes() == copy.read_bytes()
+    for words, said in (
+        (("acme_other", str(copy)), "no request acme_other waits"),
+        (("acme_search", str(folder / "nothing")), "No such file"),
+        (("acme_search", os.devnull), "a document has 1 to"),
+    ):
+        refused = node.cli("names", "attach", *words)
+        assert refused.returncode == 1 and said in refused.stderr, refused.stderr
     done = node.cli(*how, signed(node, made["approval"]), "--reason", "looked at")
     assert done.stdout.endswith("accepted: interlock names show acme_search has it as it is now\n"), done.stderr
     shown = node.cli("names", "show", "acme_search", "--log").stdout
-    assert "Active" in shown and "accept" in shown and "by expert:ada" in shown
+    assert "Active" in shown and "accept" in shown and "by expert:ada" in shown and "attach" in shown
+    entry = json.loads(node.cli("names", "show", "acme_search", "--json").stdout)["entry"]
+    assert entry["specification"]["document_digest"] == digest
     again = node.cli("name", "request", "acme_search", "--from", asked(folder, "acme_search"))
     assert again.returncode == 1 and "is registered to Acme" in again.stderr
     audited = node.cli("audit", "tail", "--json").stdout
@@ -213,7 +236,7 @@ def test_another_node_mirrors_the_registry_pins_it_and_trusts_it_later(node: Run
     assert found["acme_search"] == "https://registry.example.org"
     taken = node.cli("names", "import", str(published), "--source", "elsewhere")
     assert taken.returncode == 0, taken.stderr  # what is the same word for word is no conflict
-    changed = published.read_text().replace("draft-acme-search-03", "draft-acme-search-99")
+    changed = published.read_text().replace("draft-03", "draft-99")
     (folder / "changed.json").write_text(changed)
     refused = node.cli("names", "import", str(folder / "changed.json"), "--source", "elsewhere")
     assert refused.returncode == 1 and "acme_search" in refused.stderr
@@ -342,6 +365,67 @@ def test_a_controller_signs_what_it_asks_for_and_nothing_counts_twice(node: Runn
     assert fetch(node, "/registry/requests", "x", "text/plain")[0] == 415
     unsigned = fetch(node, "/registry/requests", json.dumps(asking))
     assert (unsigned[0], json.loads(unsigned[2])["error"]) == (403, "not_change_controller")
+
+
+def documented(heading: str) -> list[str]:
+    """The commands of the first block of docs/names.md that has this in it."""
+    blocks = (ROOT / "docs" / "names.md").read_text().split("```\n")[1::2]
+    return next(block for block in blocks if heading in block).splitlines()
+
+
+@pytest.mark.req("REG-4.1-8")
+def test_the_documented_way_of_a_controllers_signature(node: RunningNode, folder: Path) -> None:
+    place = folder / "controller"
+    place.mkdir()
+    (place / "home").mkdir()
+    asking = json.loads(Path(asked(folder, "x")).read_text()) | {"vendor_prefix": "none", "cross_vendor": True}
+    del asking["change_controller"]
+    (place / "request.json").write_text(json.dumps(asking))
+    env = {"PATH": os.environ["PATH"], "HOME": str(place / "home")}
+
+    def run(line: str) -> Any:
+        said, _, out = line.partition(" > ")
+        if said.startswith("interlock "):
+            words = [word.replace("Acme", "Kite").replace("acme", "kite") for word in said.split()[1:]]
+            done = node.cli(*words, env=env, cwd=place)
+            assert done.returncode == 0, done.stderr
+            if out:
+                (place / out).write_text(done.stdout)
+            return None
+        url, sent = said.rpartition("$URL")[2], said.partition("@")[2].split()[0]
+        assert 'Content-Type: application/jose"' in said
+        status, _, body = fetch(node, url.replace("acme", "kite"), (place / sent).read_text(), "application/jose")
+        return status, json.loads(body)
+
+    make_key, sign_request, send_request, sign_end, send_end = documented("names sign request")
+    run(make_key)
+    run(sign_request)
+    status, made = run(send_request)
+    assert (status, made["state"]) == (202, "in_review"), made
+    (waiting,) = [one for one in node.admin("/approvals?kind=request")["approvals"] if one["tool"] == "names.kite_find"]
+    assert decide(node, waiting["id"])["status"] == "done"
+    run(sign_end)
+    assert run(send_end)[1]["state"] == "Deprecated"
+    assert run(send_end)[1]["error"] == "statement_replayed"
+    elsewhere = node.cli(
+        *("names", "sign", "reinstate", "kite_find", "--controller", "Kite", "--key", "kite", "--json"),
+        *("--registry", "elsewhere"),
+        env=env,
+    )
+    statement = json.loads(elsewhere.stdout)
+    assert statement["path"] == "/registry/names/kite_find/reinstate"
+    assert json.loads(fetch(node, statement["path"], statement["statement"], "application/jose")[2])["error"] == (
+        "wrong_registry"
+    )
+    for words, said in (
+        (("expel", "kite_find"), "actions are request"),
+        (("deprecate", "kite_find", "--key", "nobody"), "there is no key nobody"),
+        (("deprecate", "kite_find", "--from", str(place / "request.jwt")), "is not JSON"),
+        (("request", "kite_find", "--from", asked(folder, "other")), "asks for another controller: Acme"),
+    ):
+        defaults = () if "--key" in words else ("--key", "kite")
+        refused = node.cli("names", "sign", *words, *defaults, "--controller", "Kite", env=env)
+        assert refused.returncode in (1, 2) and said in refused.stderr, (words, refused.stderr)
 
 
 @pytest.mark.req("REG-9-5", "REG-5-9", "REG-7.1-1")

@@ -29,6 +29,11 @@ CRITERIA: Final = {
     4: "the authentication scope is well defined",
     5: "the name collides with no entry and no vendor prefix",
 }
+_RETRIEVALS: Final = {
+    "failed": "reference_not_retrievable",
+    "skipped_offline": "skipped_offline",
+    "attached": "copy_attached",
+}
 _RANKS: Final[dict[Verdict, int]] = {"note": 0, "needs_expert": 1, "revise": 2, "fail": 3}
 Outcome = Literal["pass", "needs_expert", "revise", "fail", "not_checked"]
 
@@ -85,7 +90,7 @@ def _reference(proposal: Proposal, retrieval: Retrieval | None) -> Iterator[Find
     if reference.unstable is not None:
         yield Finding(criterion=2, verdict=open_, code="reference_unstable", reason=f"{text}: {reference.unstable}")
     if retrieval is not None and retrieval.outcome != "retrieved":
-        code = "skipped_offline" if retrieval.outcome == "skipped_offline" else "reference_not_retrievable"
+        code = _RETRIEVALS[retrieval.outcome]
         yield Finding(criterion=2, verdict=open_, code=code, reason=retrieval.detail or "it was not fetched")
     if reference.owner is not None:
         owner = max(reference.owner.split(".")[:-1], key=len, default="")

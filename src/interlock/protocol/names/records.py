@@ -64,7 +64,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 class Retrieval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What fetching the reference came to."""
 
-    outcome: Literal["retrieved", "failed", "skipped_offline"]
+    outcome: Literal["retrieved", "failed", "skipped_offline", "attached"]  # attached: a person brought a copy
     detail: str = ""
     at: str | None = None
     digest: str | None = None  # sha256: of the body

@@ -64,6 +64,9 @@ log = logging.getLogger("interlock.names")
 
 RETURN: Final = "return"  # the answer of a denial that asks for revision
 REGISTRY: Final = "registry"  # who raises reviews
+_UNREAD: Final = (
+    "the document was not reached from here; attach the copy that you read: interlock names attach {name} FILE"
+)
 _PARTY: Final = "a party to the request does not decide it; another expert has to"
 
 Fetch = Callable[[str], Awaitable[Retrieval]]
@@ -319,6 +322,9 @@ class RequestService:
             codes = ", ".join(dict.fromkeys(one.code for one in open_))
             why = "say why: the registrant is told" if decision.what is What.DENIED else f"say why, in spite of {codes}"
             return Fault(INVALID_PARAMS, "reason_required", {"detail": why})
+        is_unread = any(one.code == "skipped_offline" for one in open_)
+        if decision.what is What.APPROVED and is_unread and decision.answer != EntryMove.REMOVE.value:
+            return Fault(INVALID_PARAMS, "copy_required", {"detail": _UNREAD.format(name=request.subject)})
         if decision.what is What.APPROVED and self._is_party(request, decision, key) and not self._is_sole(request):
             return Fault(INVALID_PARAMS, "self_approval", {"detail": _PARTY})
         return None

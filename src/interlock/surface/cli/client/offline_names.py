@@ -14,6 +14,7 @@ from interlock.runtime.base import operator_errors
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.store_backends import build_audit
+from interlock.runtime.names.document_copies import DocumentCopies
 from interlock.runtime.names.publisher import Publisher
 from interlock.runtime.names.state import RegistryState
 from interlock.store.ports import StoreError
@@ -28,6 +29,13 @@ class ImportedRegistry(msgspec.Struct, frozen=True, kw_only=True):
     source: SourceRegistry
 
 
+class AttachedCopy(msgspec.Struct, frozen=True, kw_only=True):
+    request: str
+    subject: str
+    digest: str
+    path: str
+
+
 class StoredNames:
     def __init__(self, plan: Plan, data: Path) -> None:
         self._plan = plan
@@ -36,32 +44,46 @@ class StoredNames:
     def import_(self, document: bytes, source: str, *, is_trusted: bool, pin: str) -> ImportedRegistry:
         """Raises Refused."""
 
-        async def work(publisher: Publisher) -> ImportedRegistry:
+        async def work(state: RegistryState) -> ImportedRegistry:
+            publisher = Publisher(state, tuple)
             entries, made = await publisher.import_("local", document, source, is_trusted=is_trusted, pin=pin)
             return ImportedRegistry(entries=entries, source=made)
 
-        return asyncio.run(self._with_publisher(work))
+        return asyncio.run(self._with_state(work))
 
     def publish(self, form: Form) -> bytes:
-        async def work(publisher: Publisher) -> bytes:
-            return publisher.published(form)
+        experts = tuple(sorted(anchor.name for anchor in self._plan.anchors))
 
-        return asyncio.run(self._with_publisher(work))
+        async def work(state: RegistryState) -> bytes:
+            return Publisher(state, lambda: experts).published(form)
 
-    async def _with_publisher(self, work: Callable[[Publisher], Awaitable[T]]) -> T:
+        return asyncio.run(self._with_state(work))
+
+    def attach(self, subject: str, document: bytes) -> AttachedCopy:
+        """Raises Refused."""
+
+        async def work(state: RegistryState) -> AttachedCopy:
+            request, path = await DocumentCopies(state, self._data).attach("local", subject, document)
+            digest = request.retrieval.digest if request.retrieval is not None else None
+            return AttachedCopy(request=request.id, subject=request.subject, digest=digest or "", path=str(path))
+
+        return asyncio.run(self._with_state(work))
+
+    async def _with_state(self, work: Callable[[RegistryState], Awaitable[T]]) -> T:
         audit = build_audit(self._plan.store.backend, self._data)
         recorder = Recorder(audit)
-        experts = tuple(sorted(anchor.name for anchor in self._plan.anchors))
         try:
             await audit.open()
             state = RegistryState(SqliteNamesLog(self._data), recorder, SystemClock())
             await state.open()
             try:
-                return await work(Publisher(state, lambda: experts))
+                return await work(state)
             finally:
                 await state.close()
         except operator_errors.Refused as refused:
             raise Refused(refused.error, refused.message, details=refused.details) from None
+        except operator_errors.NotFound as missing:
+            raise Refused("not_found", f"no {missing.what} {missing.name[:100]} waits") from None
         except StoreError as error:
             raise Refused("store", str(error)) from None
         finally:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.keys.passphrases import FromDescriptor
 from interlock.surface.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused, Unreachable, Waits
 
 if TYPE_CHECKING:
@@ -393,6 +394,90 @@ def cancel(
 ) -> None:
     """Take a request back."""
     _act(invocation, "cancel", id, {}, override)
+
+
+@verb(app, "attach", examples="interlock names attach acme_search draft-acme-search-03.txt")
+def attach(
+    invocation: Invocation,
+    request_: Annotated[str, typer.Argument(metavar="REQUEST", help="The request, or the name it is about.")],
+    document: Annotated[Path, typer.Argument(metavar="FILE", help="A copy of the specification.")],
+) -> None:
+    """Attach a copy of a document that was not reached.
+
+    An expert confirms by it. Without it, what the node could not fetch is not accepted.
+    """
+    import contextlib
+
+    import msgspec
+
+    from interlock.surface.cli.client.offline_names import StoredNames
+
+    if invocation.remote_url is not None:
+        raise BadUsage("usage", "a copy is attached on the node's own machine")
+    made = StoredNames(invocation.loaded.plan, invocation.data_folder).attach(request_, _read(document))
+    with contextlib.suppress(Unreachable):
+        invocation.node.get("names", "prefixes")  # a node that runs takes it in with this
+    if invocation.out.as_json:
+        invocation.out.raw_json(msgspec.json.encode(made))
+        return
+    invocation.out.line(f"attached to the request for {made.subject}: {made.digest}")
+    invocation.out.remark(f"the copy is {made.path}")
+
+
+@verb(
+    app,
+    "sign",
+    examples="""
+    interlock names sign deprecate acme_search --controller Acme --key acme
+    interlock names sign request acme_search --controller Acme --key acme --from request.json
+    """,
+)
+def sign(
+    invocation: Invocation,
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="request, amend, deprecate and so on.")],
+    subject: Annotated[str, typer.Argument(metavar="NAME", help="The surface name, prefix or request.")],
+    *,
+    controller: Annotated[
+        str, typer.Option("--controller", metavar="NAME", help="For whom it is signed.", show_default=False)
+    ],
+    key: Annotated[
+        str,
+        typer.Option("--key", metavar="NAME", help="The key of the controller on this machine.", show_default=False),
+    ],
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="What the action takes, as a JSON object.", show_default=False),
+    ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            "--registry",
+            metavar="ID",
+            help="The registry it is for: GET /registry/names names it.  [default: this node]",
+            show_default=False,
+        ),
+    ] = None,
+    passphrase_fd: FromDescriptor = None,
+) -> None:
+    """Sign a statement of a change controller, and print it.
+
+    It counts once and for ten minutes, at the registry that it is for. Send it there as application/jose. A request
+    carries the public half of the key, whose signatures count from then on.
+    """
+    import msgspec
+
+    from interlock.surface.cli.keys.statement_signing import sign_statement
+
+    body = {} if from_ is None else msgspec.json.decode(_json_file(from_))
+    if not isinstance(body, dict):
+        raise BadUsage("usage", f"{from_} holds no JSON object")
+    aimed = registry or invocation.node.get("status").value["node"]["aggregator_id"]
+    signed = sign_statement(action, subject, controller, body, key=key, registry=aimed, passphrase_fd=passphrase_fd)
+    if invocation.out.as_json:
+        invocation.out.raw_json(msgspec.json.encode(signed))
+        return
+    invocation.out.line(signed.statement)
+    invocation.out.remark(f"send it within {signed.seconds // 60} minutes, as application/jose: POST {signed.path}")
 
 
 @verb(app, "publish", examples="interlock names publish --form xml --out names.xml")
