@@ -16,10 +16,20 @@ from collections import OrderedDict
 from urllib.parse import urlsplit
 
 from interlock.net.http.answer import Failure, FailureKind, Headers, ResponseSink, header, tls_detail
-from interlock.net.http.connection import HEAD_BYTES_MAX, IDLE_S, Handle, HttpConnection
+from interlock.net.http.connection import HEAD_BYTES_MAX, IDLE_S, Handle, HttpConnection, Parts
 from interlock.net.http.known_heads import VaryingLines
 
-__all__ = ["HEAD_BYTES_MAX", "Failure", "FailureKind", "Handle", "Headers", "HttpClient", "ResponseSink", "header"]
+__all__ = [
+    "HEAD_BYTES_MAX",
+    "Failure",
+    "FailureKind",
+    "Handle",
+    "Headers",
+    "HttpClient",
+    "Parts",
+    "ResponseSink",
+    "header",
+]
 
 WAITING_MAX = 1024  # requests without a connection; as many as a node has calls in flight by default
 # A connection that carried a stream is given back only while fewer are idle: streams that waited for people end in
@@ -89,7 +99,7 @@ class HttpClient:
         self._waiting_max = max_waiting
         self._connections: set[HttpConnection] = set()
         self._idle: list[HttpConnection] = []  # the last one used is used first, so that the others can expire
-        self._waiting: OrderedDict[Handle, tuple[bytes, bytes]] = OrderedDict()
+        self._waiting: OrderedDict[Handle, tuple[bytes, bytes | Parts]] = OrderedDict()
         self._openers: set[asyncio.Task[Failure | None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop  # that of the first request
@@ -126,7 +136,12 @@ class HttpClient:
             return call
         return self._send(Handle(sink), data, body)
 
-    def _send(self, call: Handle, data: bytes, body: bytes = b"") -> Handle:
+    def send_parts(self, start: bytes, headers: bytes, parts: Parts, sink: ResponseSink) -> Handle:
+        """The same, with a large body in several parts, none of which is copied."""
+        data = b"%b%bcontent-length: %d\r\n\r\n" % (start, headers, sum(map(len, parts)))
+        return self._send(Handle(sink), data, parts)
+
+    def _send(self, call: Handle, data: bytes, body: bytes | Parts = b"") -> Handle:
         """`body` is what follows `data`, where both together would be a large copy."""
         idle = self._idle
         while idle:
@@ -178,7 +193,7 @@ class HttpClient:
         elif not self._connections:
             self._drained.set()
 
-    def _enqueue(self, call: Handle, data: bytes, body: bytes) -> None:
+    def _enqueue(self, call: Handle, data: bytes, body: bytes | Parts) -> None:
         self._loop = asyncio.get_running_loop()
         failure = None
         if self._closed:

@@ -35,13 +35,16 @@ _EVENT_STREAM = b"text/event-stream"
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[ ,;])timeout=([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 
 
+Parts = tuple[bytes | memoryview, ...]  # of a body, written one after the other
+
+
 class Handle(msgspec.Struct, eq=False):
     """One request, from `HttpClient.request` to its terminal event. After that its methods do nothing."""
 
     sink: ResponseSink | None
     head_only: bool = False
     connection: "HttpConnection | None" = None
-    queue: "OrderedDict[Handle, tuple[bytes, bytes]] | None" = None
+    queue: "OrderedDict[Handle, tuple[bytes, bytes | Parts]] | None" = None
 
     def abort(self) -> None:
         """Close the connection, or leave the queue. No further event reaches the sink."""
@@ -143,7 +146,7 @@ class HttpConnection(asyncio.Protocol):
     def usable_at(self, now: float) -> bool:
         return now < self.expires_at and not self._transport.is_closing()
 
-    def send(self, call: Handle, data: bytes, body: bytes = b"") -> None:
+    def send(self, call: Handle, data: bytes, body: bytes | Parts = b"") -> None:
         self._call = call
         call.connection = self
         self._untouched = True
@@ -152,7 +155,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(data)
         else:
             self._unsent_possible = True
-            self._transport.writelines((data, body))
+            self._transport.writelines((data, body) if isinstance(body, bytes) else (data, *body))
 
     def close(self) -> None:
         self._transport.close()

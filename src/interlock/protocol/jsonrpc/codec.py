@@ -13,6 +13,7 @@ from interlock.protocol.jsonrpc.deep import DEPTH_MAX, decode_deep
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError, Fault, error_body
 from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
 from interlock.protocol.jsonrpc.outline import HOLE, maybe_outline
+from interlock.protocol.jsonrpc.pieces import LargeParams
 from interlock.protocol.jsonrpc.surrogates import hide
 
 
@@ -147,22 +148,30 @@ def maybe_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None
     try:
         if not data.isascii():
             _check_utf8(data)
-        size = len(data)
-        if (
-            size > PARAMS_REST_BYTES_MAX
-            and not _has_few_strings(data)
-            and size - _decode_large(data).params.size > PARAMS_REST_BYTES_MAX
-        ):
-            return None
-        whole = _decode_whole(data)
-        if size > PARAMS_REST_BYTES_MAX and size - _bulk_size(whole.params) > PARAMS_REST_BYTES_MAX:
-            return None
+        if len(data) > PARAMS_REST_BYTES_MAX:
+            whole = _maybe_whole_large(data)
+            if whole is None:
+                return None
+        else:
+            whole = _decode_whole(data)
     except _UNREADABLE:
         return None
     message_id = bytes(whole.id)
     if whole.method and ((message_id.isdigit() and len(message_id) <= ID_BYTES_MAX) or is_id(message_id)):
         return message_id, whole.method, whole.params
     return None
+
+
+def _maybe_whole_large(data: bytes) -> _Whole | None:
+    """None where it has too much beside what may be large. Raises what msgspec raises."""
+    size = len(data)
+    if not _has_few_strings(data) and size - _decode_large(data).params.size > PARAMS_REST_BYTES_MAX:
+        return None
+    whole = _decode_whole(data)
+    if size - _bulk_size(whole.params) > PARAMS_REST_BYTES_MAX:
+        return None
+    whole.params = LargeParams(whole.params)
+    return whole
 
 
 def _decode_carefully(data: bytes) -> Message:
@@ -312,7 +321,7 @@ def _maybe_outlined_params(message: bytes) -> dict[str, Raw] | None:
         return None
     if any(HOLE in name for name in params):
         return None
-    return {name: outline.whole(value) for name, value in params.items()}
+    return LargeParams((name, outline.whole(value)) for name, value in params.items())
 
 
 def decode_array(raw: Raw | bytes) -> list[Raw] | None:

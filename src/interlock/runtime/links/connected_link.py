@@ -46,6 +46,7 @@ from interlock.protocol.jsonrpc.errors import (
 )
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
+from interlock.protocol.jsonrpc.pieces import LargeParams, call_pieces
 from interlock.protocol.mcp.eras import BATCH_VERSION, LATEST_MODERN, MODERN
 from interlock.protocol.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS, crossing_keys
 from interlock.protocol.mcp.methods import (
@@ -78,7 +79,7 @@ from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listen_request import is_told_first, maybe_acknowledged, subscription_id
 from interlock.runtime.links.lost_fault import LostFault, lost_fault, unauthorised_fault
 from interlock.runtime.links.noise import BANNER_MAX, GARBAGE_MAX, Noise, maybe_answer_id
-from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
+from interlock.runtime.links.pipes import HttpPipe, Pipe, Trouble, Undelivered
 from interlock.runtime.links.request_meta import rewrite_meta
 from interlock.runtime.links.waiting_calls import SuspendedCalls, maybe_speaking
 from interlock.runtime.sandbox.denied_host import DeniedHost
@@ -168,18 +169,23 @@ class ConnectedLink(Link):
         call.upstream_id = uid
         call.link = self
         call.ticket = admitted
-        modern = self.modern
-        if modern:
-            if "inputResponses" in call.params:
+        params = call.params
+        if self.modern:
+            head = call.head
+            if "inputResponses" in params:
                 self._hold_answers(call)
             if call.caller.era is not MODERN or not UNCHANGED_KEYS.issuperset(call.meta):
                 self._rewrite_meta(call, uid)
-        elif "_meta" in call.params:
-            self._rewrite_meta(call, uid)
+        else:
+            head = b""
+            if "_meta" in params:
+                self._rewrite_meta(call, uid)
         self.in_flight[uid] = call
         self.calls += 1
-        message = encode_call(uid, call.method, call.params)
-        call.handle = pipe.send(message, call.head if modern else b"", call)
+        if type(params) is LargeParams and isinstance(pipe, HttpPipe):
+            call.handle = pipe.send_pieces(call_pieces(uid, call.method, params), head, call)
+            return
+        call.handle = pipe.send(encode_call(uid, call.method, params), head, call)
 
     def _hold_answers(self, call: Call) -> None:
         given = call.params["inputResponses"]

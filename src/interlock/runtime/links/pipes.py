@@ -12,7 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from interlock.net.http.client import Failure, FailureKind, Handle, Headers, HttpClient, header
+from interlock.net.http.client import Failure, FailureKind, Handle, Headers, HttpClient, Parts, header
 from interlock.net.paced_delivery import PacedDelivery
 from interlock.process.child import Child
 from interlock.protocol.jsonrpc.oversized import Oversized
@@ -194,6 +194,11 @@ class HttpPipe:
         if not self._side.send(self._post + head, message, _Exchange(self)):
             self.owner.on_undelivered(None, SIDE_FULL)
         return None
+
+    def send_pieces(self, pieces: Parts, head: bytes, origin: Pending) -> object:
+        exchange = _Exchange(self, origin, origin.upstream_id)
+        exchange.handle = self.client.send_parts(self._post, head, pieces, exchange)
+        return exchange
 
     def open_stream(self) -> None:
         """The legacy GET stream, reopened as long as the server offers it."""
