@@ -273,10 +273,16 @@ async def test_a_tool_that_says_that_it_failed_is_heard_as_a_missing_capability_
         data = refused.error["data"]
         assert data["requiredCapabilities"] == {"sampling": {}}
         assert data["result"]["content"] == [{"type": "text", "text": words}]
-        plain = await peer.call(tool(link, "interview"), interview({"spoil": words}))
+        unasked = await peer.call(tool(link, "interview"), interview({"spoil": words}))  # it looked, and did not ask
+        assert (unasked.status, unasked.error["code"]) == (400, -32021)
+        assert unasked.error["data"] == data
+        plain = await peer.call(tool(link, "interview"), interview({"spoil": f"The {words} of ours is empty"}))
         assert plain.result["isError"]
+    async with tree.peer("http-modern", {"sampling": {}}) as peer:
+        able = await peer.call(tool(link, "interview"), interview({"spoil": words}))
+        assert able.result["isError"]
     async with tree.peer("http-modern", {"elicitation": {}}) as peer:
-        given = interview(asks(question(SAMPLE)), asks(question(ELICIT)), {"spoil": words})
+        given = interview(asks(question(SAMPLE)), asks(question(ELICIT)), {"spoil": "out of paper"})
         asked = await peer.call(tool(link, "interview"), given)
         failed = await again(peer, tool(link, "interview"), given, asked, filled(asked))
         assert failed.result["isError"]  # it went on with another question
