@@ -103,9 +103,7 @@ async def test_a_retry_may_say_again_what_is_overlooked(here: Place) -> None:
 async def test_a_call_that_its_server_had_begun_is_not_sent_to_it_again(here: Place) -> None:
     arguments, said = await park(here, "begun once", name="web__interview")
     (call,) = [space.call for space in here.parking.spaces.values()]
-    here.node.calls.keepers["web"].link.on_undelivered(
-        call, Undelivered(Trouble.SESSION_LOST, "it forgot our session", 404)
-    )
+    call.link.on_undelivered(call, Undelivered(Trouble.SESSION_LOST, "it forgot our session", 404))
     error = await here.again("web__interview", arguments, said, filled(said)).error()
     assert (error["message"], error["data"]["outcome"]) == ("tool_degraded", "unknown")
     call.link.cancel(call, "lost")
