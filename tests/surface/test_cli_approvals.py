@@ -315,11 +315,13 @@ def test_a_call_that_waits_for_a_decision_ends_with_three(
     held = {
         "content": [{"type": "text", "text": "Nothing was executed."}],
         "isError": True,
-        "_meta": {CONFIRMATION: {"status": "confirmation_required"}},
+        "structuredContent": {"status": "confirmation_required", "confirmation_id": CALL_ID},
+        "_meta": {CONFIRMATION: {"status": "confirmation_required", "confirmation_id": CALL_ID}},
     }
     monkeypatch.setattr("interlock.surface.cli.client.mcp.McpClient.call", lambda *_, **__: json.dumps(held).encode())
     done = inline("tools", "call", "demo.say")
     assert (done.code, done.out) == (3, "Nothing was executed.\n")
+    assert f"interlock approvals show {CALL_ID[:8]}" in done.err
     assert inline("tools", "call", "demo.say", "--json").code == 3
     held["_meta"] = {}
     assert inline("tools", "call", "demo.say").code == 1

@@ -69,19 +69,19 @@ def show_added(out: Output, done: WrapResult, *, state: DriverSummary | None) ->
     open_ = [each for each in proposals if each.by in SUGGESTED and each.question is None]
     if open_:
         said = f"{count(len(open_), 'tool')} without a class: the first call of each waits for your decision"
-        out.line(f"open: {said} (interlock approvals)")
+        out.advice(f"open: {said} (interlock approvals)")
     if state is None:
-        out.line(f"not trusted yet: interlock drivers trust {driver.segment}")
+        out.advice(f"not trusted yet: interlock drivers trust {driver.segment}")
     elif not state.trusted:
         steps = f"start the node with interlock serve, then interlock drivers trust {driver.segment}"
-        out.line(f"{driver.segment} is written, and waits for an approver's signature: {steps}")
+        out.advice(f"{driver.segment} is written, and waits for an approver's signature: {steps}")
     elif state.state == "stopped":
-        out.line(f"{driver.segment} is trusted and starts with the node: interlock serve")
+        out.advice(f"{driver.segment} is trusted and starts with the node: interlock serve")
     else:
         out.line(f"{driver.segment} is trusted, and the node has it: {state.state}")
     fresh = next((each.tool_name for each in proposals if each.is_new), None)
     if state is not None and state.trusted and fresh is not None:
-        out.line(f"try: interlock tools show {driver.segment}.{normalise(fresh)}")
+        out.advice(f"try: interlock tools show {driver.segment}.{normalise(fresh)}")
 
 
 def _problem_lines(problems: Sequence[Problem]) -> list[str]:

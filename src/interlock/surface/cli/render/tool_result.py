@@ -26,10 +26,17 @@ class ShownResult(
         held = self.meta.get(CONFIRMATION)
         return isinstance(held, dict) and held.get("status") == REQUIRED
 
+    @property
+    def held_id(self) -> str | None:
+        """Of a call that waits: what is to be decided."""
+        id = self.meta[CONFIRMATION].get("confirmation_id") if self.waits else None
+        return id if isinstance(id, str) else None
+
 
 def result_blocks(result: ShownResult) -> list[str]:
+    """Of a held call the text alone: its structured content says the same to programs."""
     blocks = [_block(block) for block in result.content]
-    if bytes(result.structured) and not _repeats(result.content, result.structured):
+    if bytes(result.structured) and not result.waits and not _repeats(result.content, result.structured):
         blocks.append(printable(msgspec.json.format(bytes(result.structured), indent=2).decode()))
     return blocks or ["(empty result)"]
 

@@ -51,6 +51,10 @@ class Output:
         """One line that is never wrapped, so that it can be copied whole."""
         _write(sys.stdout, text)
 
+    def advice(self, text: str) -> None:
+        """One line that names a command, which is written as it is typed here."""
+        self.line(as_typed(text))
+
     def remark(self, text: str) -> None:
         _write(sys.stderr, as_typed(text))
 

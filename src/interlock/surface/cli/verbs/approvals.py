@@ -128,8 +128,8 @@ def _show(invocation: Invocation, reference: str) -> None:
     one = answer.as_(Approval)
     if one.status == "pending":
         out.line()
-        out.line(f"interlock approve {one.id[:8]}")
-        out.line(f"interlock deny {one.id[:8]} --reason WHY")
+        out.advice(f"interlock approve {one.id[:8]}")
+        out.advice(f"interlock deny {one.id[:8]} --reason WHY")
 
 
 def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_fd: int | None) -> None:

@@ -140,7 +140,7 @@ def approve(
     if out.as_json:
         out.raw_json(done.raw)
     else:
-        out.line(_outcome_text(done.as_(Approval)))
+        out.advice(_outcome_text(done.as_(Approval)))
 
 
 def _arguments(one: "Approval") -> "dict[str, Any]":

@@ -100,7 +100,7 @@ def show(invocation: Invocation, id: Reference) -> None:
     if one.terms.reason:
         out.line(f"reason  {one_line(one.terms.reason)}")
     for approval in one.approvals:
-        out.line(f"call    interlock approvals show {approval[:8]}")
+        out.advice(f"call    interlock approvals show {approval[:8]}")
 
 
 @verb(

@@ -41,7 +41,7 @@ def open_console(
         return
     url = answer.as_(Login).url
     if not print_only and _show(url, None if invocation.remote_url else invocation.data_folder / "run"):
-        out.line(f"opened {url.partition('#')[0]} in your browser; interlock open --print shows the link instead")
+        out.advice(f"opened {url.partition('#')[0]} in your browser; interlock open --print shows the link instead")
         return
     out.line(url)
     out.remark("open it in a browser within a minute; it works once")

@@ -164,7 +164,7 @@ def adopt(
     if not done.adopted:
         out.remark("no credential stands in clear where one could be moved from")
         return
-    out.line(f"interlock drivers trust {exposed_segment(done.driver)} accepts the file as it is now")
+    out.advice(f"interlock drivers trust {exposed_segment(done.driver)} accepts the file as it is now")
 
 
 def _remark_what_waits(invocation: Invocation, slug: str) -> None:

@@ -195,6 +195,7 @@ def _show(invocation: Invocation, raw: bytes) -> int:
     import msgspec
 
     from interlock.surface.cli.render.tool_result import ShownResult, result_blocks
+    from interlock.surface.cli.terminal.text import one_line
 
     out = invocation.out
     try:
@@ -208,6 +209,8 @@ def _show(invocation: Invocation, raw: bytes) -> int:
         raise Refused("input_required", "the tool asks its caller for input, which this command cannot give")
     for block in result_blocks(result):
         out.line(block)
+    if result.held_id is not None:
+        out.remark(f"it waits: interlock approvals show {one_line(result.held_id[:8])}")
     if result.is_error and not result.waits:
         out.remark("the tool reports an error")
     return _code(result)

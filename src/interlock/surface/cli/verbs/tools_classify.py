@@ -218,7 +218,7 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     if said != SKIP and is_folded(one) and not typer.confirm("Parts of it are folded. Say so all the same?", err=True):
         said = SKIP
     if said == SKIP:
-        out.line(f"{one_line(one.tool)} waits: interlock approvals")
+        out.advice(f"{one_line(one.tool)} waits: interlock approvals")
         return
     proof = prove(answer, said=said, key=key, passphrase_fd=passphrase_fd)
     tool_class = next((known for known in CLASSES if known == said), None)
