@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "interlock"
 VARIABLE: Final = "INTERLOCK_PROGRAM"  # set by a script that starts it under another name, with its own configuration
-_COMMAND: Final = re.compile(rf"(?<![\w./-]){NAME} (?=[a-z])")
+_COMMAND: Final = re.compile(rf"(?<![\w./-]){NAME} (?=[a-z]|--[a-z])")
 
 
 @cache

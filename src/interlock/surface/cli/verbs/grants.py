@@ -160,16 +160,15 @@ def sign(
 def revoke(invocation: Invocation, id: Reference) -> None:
     """Revoke a grant. From now on its calls are held again; it takes no signature."""
     from interlock.operator_api.grants import Grant
-    from interlock.surface.cli.terminal.text import one_line
+    from interlock.surface.cli.terminal.text import count, one_line
 
     answer = invocation.node.post("grants", id, "revoke")
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
     one = answer.as_(Grant)
-    invocation.out.line(
-        f"{one.terms.id[:8]} {one_line(one.over or '')}; it let {one.used} calls of {one_line(one.terms.tool)} pass"
-    )
+    passed = f"it let {count(one.used, 'call')} of {one_line(one.terms.tool)} pass"
+    invocation.out.line(f"{one.terms.id[:8]} {one_line(one.over or '')}; {passed}")
 
 
 def _uses(one: "Grant") -> str:
