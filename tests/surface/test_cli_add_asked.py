@@ -118,10 +118,11 @@ def test_an_import_asks_once_about_the_tools_of_all_servers(
     file.parent.mkdir()
     file.write_text(json.dumps({"mcpServers": {**servers, "away": {"command": "/nowhere/at-all"}}}))
     # No hosts for three programs, a start of each; then one table for all.
-    answers = b"\n\n\n\n\n\ndo_note=reversible\none-mcp.do_note=reversible\nyes\n"
+    answers = b"\n\n\n\n\n\ndo_note=reversible\none.do_note=reversible\nyes\n"
     code, shown = typed(interlock, answers, "import", "--from", "cursor")
     assert code == 0, shown
     assert shown.count("Write all of them?") == 3
+    assert "which tools they have is not known yet" not in shown
     assert "there is no tool do_note" in shown  # both servers have one
     drivers = interlock.folder / ".drivers"
     assert front(drivers / "one-mcp/tools/one.do-note/TOOL.md")["risk_level"] == 2

@@ -156,6 +156,7 @@ def test_only_lines_that_came_since_are_unseen() -> None:
             {"content": [{"type": "text", "text": '{"n": 1}'}], "structuredContent": {"n": 1}},
             ['{\n  "n": 1\n}'],
         ),
+        ({"content": [{"type": "text", "text": "one"}], "structuredContent": {"result": "one"}}, ["one"]),
         ({"content": [{"type": "text", "text": "one"}], "structuredContent": {"n": 1}}, ["one", '{\n  "n": 1\n}']),
         ({"content": [{"type": "resource_link", "uri": "file:///a"}]}, ["(link to file:///a)"]),
         (

@@ -46,8 +46,10 @@ def show_report(
     report: Report,
     *,
     dry_run: bool,
+    asks_now: bool = False,
     connected: Sequence[ProbeResult] = (),
 ) -> None:
+    """`asks_now`: the servers are asked for their tools after this."""
     if out.as_json:
         out.json(_report_value(files, report, connected, dry_run=dry_run))
         return
@@ -74,7 +76,7 @@ def show_report(
         out.remark("nothing was written: this was --dry-run")
     else:
         drafts = [each.id for each in report.drivers if each.draft]
-        if drafts:
+        if drafts and not asks_now:
             out.remark(f"which tools they have is not known yet: interlock add {quote(drafts[0])} asks the server")
 
 

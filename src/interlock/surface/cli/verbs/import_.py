@@ -102,7 +102,7 @@ def import_(
         invocation.out.remark("there is no terminal to confirm on, so no server was started: --yes agrees to all")
         drafts = []
     if not invocation.out.as_json:
-        show_report(invocation.out, files, report, dry_run=dry_run)
+        show_report(invocation.out, files, report, dry_run=dry_run, asks_now=bool(drafts))
     connected = _connect(invocation, drafts, yes=yes) if drafts else []
     if invocation.out.as_json:
         show_report(invocation.out, files, report, dry_run=dry_run, connected=connected)
@@ -144,13 +144,13 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
 
 
 def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]") -> "Mapping[str, Proposals]":
-    """One table for the tools of all servers, by DRIVER.TOOL."""
+    """One table for the tools of all servers, by SERVER.TOOL."""
     from msgspec.structs import replace
 
     from interlock.surface.cli.render.add import show_proposals, with_classes
 
     rows = {
-        f"{id}.{each.tool_name}": (id, position)
+        f"{exposed_segment(id)}.{each.tool_name}": (id, position)
         for id, proposals in proposed.items()
         for position, each in enumerate(proposals)
     }
@@ -160,7 +160,11 @@ def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]"
         return {
             id: with_classes(
                 proposals,
-                {one.tool_name: said[name] for one in proposals if (name := f"{id}.{one.tool_name}") in said},
+                {
+                    one.tool_name: said[name]
+                    for one in proposals
+                    if (name := f"{exposed_segment(id)}.{one.tool_name}") in said
+                },
                 accept=accept,
             )
             for id, proposals in proposed.items()
