@@ -16,6 +16,7 @@ from bench import (
     contestants,
     contracts,
     crowds,
+    devices,
     first_run,
     forest,
     guards,
@@ -65,6 +66,7 @@ SECTIONS = (
     "subservers",
     "rooms",
     "names",
+    "devices",
     "first-run",
     "others",
 )
@@ -163,6 +165,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
     planted = forest.measure(options.quick, say) if "subservers" in options.only else []
     fanned = rooms.measure(options.quick, say) if "rooms" in options.only else None
     registered = names.measure(options.quick, say) if "names" in options.only else None
+    wired = devices.measure(options.quick, say) if "devices" in options.only else None
     newcomer = None
     if "first-run" in options.only:
         console.print("[bold]first run[/bold]")
@@ -189,6 +192,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         first_run=newcomer,
         rooms=fanned,
         names=registered,
+        devices=wired,
     )
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import msgspec
 from rich.table import Table
 
-from bench import instruction_counts, names
+from bench import devices, instruction_counts, names
 from bench.aql_layer import ADDED_MAX_US, OPERATIONS, SEARCH_MAX_MS, AqlCosts, shown_spread
 from bench.cells import ACROSS, SAME, crossing
 from bench.crowds import Crowd
+from bench.devices import DeviceFigures
 from bench.first_run import FIRST_CALL, FirstRun
 from bench.forest import Planted, median_ms
 from bench.guards import CALLS, GUARDED, UNGUARDED, Guarding
@@ -100,6 +101,7 @@ class Report(msgspec.Struct, kw_only=True):
     first_run: FirstRun | None = None
     rooms: RoomFigures | None = None
     names: NameFigures | None = None
+    devices: DeviceFigures | None = None
 
 
 class Limit(msgspec.Struct, kw_only=True):
@@ -158,6 +160,8 @@ def limits(report: Report) -> list[Limit]:
     for promise, value, kept, unit in rooms.promises(report.rooms) if report.rooms is not None else ():
         found.append(Limit(promise=promise, measured=shown(value, unit) if value is not None else None, kept=kept))
     for promise, taken, kept, unit in names.promises(report.names) if report.names is not None else ():
+        found.append(Limit(promise=promise, measured=shown(Spread(taken, taken, taken), unit), kept=kept))
+    for promise, taken, kept, unit in devices.promises(report.devices) if report.devices is not None else ():
         found.append(Limit(promise=promise, measured=shown(Spread(taken, taken, taken), unit), kept=kept))
     return found + [limit for planted in report.forest for limit in seen_above(planted)]
 
@@ -481,6 +485,9 @@ def parts(report: Report) -> list[Part]:
         found.append(Part("rooms", rooms.words(report.rooms), rooms.COLUMNS, list(rooms.rows(report.rooms))))
     if report.names is not None:
         found.append(Part("names", names.words(report.names), names.COLUMNS, list(names.rows(report.names))))
+    if report.devices is not None:
+        listed = list(devices.rows(report.devices))
+        found.append(Part("devices", devices.words(report.devices), devices.COLUMNS, listed))
     return found
 
 

@@ -6,7 +6,7 @@ have their turn.
 
 import asyncio
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 from interlock.net.devices.connections import Connections
@@ -116,8 +116,7 @@ class UartTransport(asyncio.Protocol):
     # What the line says (asyncio.Protocol)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # those of uvloop are of no class of asyncio
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
