@@ -154,7 +154,7 @@ NOTED_ON: dict[str, str] = {
     # a row of a table, which its users keep current
     "task": "caller connection",
     "instance": "used_at verdict",
-    "tracked": "changed fulfilment matched_by sent_params told",
+    "tracked": "approval_id changed fulfilment matched_by sent_params told",
     "connection": "expires_at",  # the pool notes when a connection of its own lapses
     "pipe": "cell child",  # the connector starts the child behind the pipe it has made
     "invocation": "config",  # `init` goes on with the configuration it has written

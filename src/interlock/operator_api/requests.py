@@ -109,6 +109,12 @@ class ChangePrivilege(RequestBody, frozen=True, kw_only=True):
     ] = None
 
 
+class EditProposal(RequestBody, frozen=True, kw_only=True):
+    """Other params for what a participant of a room proposed."""
+
+    params: Annotated[Raw, Meta(description="The whole params of the proposed method, as they are to be sent.")]
+
+
 class UseLogin(RequestBody, frozen=True, kw_only=True):
     """The ticket of a login link."""
 

@@ -288,11 +288,11 @@ def test_agents_and_access_say_what_there_is_and_what_to_do_next(console: Consol
     expect(page.locator("main")).to_contain_text("ada")
 
 
-def in_room(node: RunningNode, secret: str, kind: str, payload: dict[str, Any]) -> int:
+def in_room(node: RunningNode, secret: str, kind: str, payload: dict[str, Any], **more: Any) -> int:
     """What a participant without a WebSocket sends; gives the status."""
     there = http.client.HTTPConnection(node.host, node.port, timeout=10)
     with contextlib.closing(there):
-        sent = json.dumps({"id": str(uuid.uuid4()), "kind": kind, "payload": payload})
+        sent = json.dumps({"id": str(uuid.uuid4()), "kind": kind, "payload": payload} | more)
         there.request("POST", "/v0/topics/beds/messages", sent, {"authorization": f"Bearer {secret}"})
         return there.getresponse().status
 
@@ -315,9 +315,10 @@ def test_an_agent_is_promoted_by_somebody_who_read_its_record_and_says_why(conso
     expect(waiting).to_have_count(3)
     waiting.first.click()
     expect(page.locator("#approval")).to_contain_text("sees this proposal, arguments included")
+    expect(page.locator("#edit")).to_have_count(0)  # it names no one who would do it
     ids = [one["id"] for one in node.admin("/approvals")["approvals"] if one["kind"] == "proposal"]
-    node.admin(f"/approvals/{ids[0]}", "POST", {"decision": "deny", "reason": "too wet"})
     console.open("/rooms")
+    node.admin(f"/approvals/{ids[0]}", "POST", {"decision": "deny", "reason": "too wet"})
     expect(row).to_contain_text("tools/call: 0 of 3 approved, 1 rejected")  # live
     expect(row).to_contain_text("1 violation")
     row.get_by_role("button", name="Promote").click()
@@ -352,6 +353,29 @@ def test_an_agent_is_promoted_by_somebody_who_read_its_record_and_says_why(conso
     expect(row.locator(".pill")).to_have_text("restricted")
     for id in ids[1:]:
         node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
+
+
+@pytest.mark.req("X-8-2")
+def test_a_proposal_is_edited_before_it_is_approved(console: Console) -> None:
+    node = console.node
+    secret = token(node, "pruner", "beds")
+    asked = {"method": "tools/call", "params": {"name": "cut", "arguments": {"cm": 1.50, "bed": "north"}}}
+    assert in_room(node, secret, "mcp/proposal", asked, to=["shears"]) == 202
+    wait_for(lambda: "pruner" in json.dumps(node.admin("/approvals")))
+    (first,) = [one["id"] for one in node.admin("/approvals")["approvals"] if one["agent"] == "pruner"]
+    page = console.open(f"/approvals/{first}")
+    page.get_by_text("Edit and approve").click()
+    for wrong, why in (("{", "Nothing was changed"), ("[1]", "an object")):
+        page.get_by_label("Params").fill(wrong)
+        page.get_by_role("button", name="Use these instead").click()
+        expect(page.locator("#told")).to_contain_text(why)
+    page.get_by_label("Params").fill('{"name": "cut", "arguments": {"cm": 1.0, "bed": "<b>"}}')
+    page.get_by_role("button", name="Use these instead").click()
+    page.wait_for_url(lambda url: "/approvals/" in url and first not in url)
+    expect(page.locator("#approval pre").first).to_contain_text('"cm": 1.0')  # its digits, too
+    expect(page.locator("#approval pre").first).to_contain_text("<b>")
+    assert node.admin(f"/approvals/{first}")["status"] == "void"
+    node.admin(f"/approvals/{page.url.rpartition('/')[2]}", "POST", {"decision": "deny"})
 
 
 def bearer(secret: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import json
 import uuid
@@ -203,6 +204,44 @@ async def test_a_proposal_is_denied_rejected_and_withdrawn_each_over_each_way(
         await told("withdrawn", back_socket, by=agent.name)
         assert post(node, agent, f"proposals/{back_http}/withdraw")[1]["error"] == "already_claimed"
         assert post(node, agent, "proposals/never/withdraw")[1]["error"] == "unknown_proposal"
+
+
+@pytest.mark.req("X-8-2", "X-4.2.1-2", "X-10.2-3")
+async def test_a_proposal_is_edited_and_only_what_was_signed_then_is_sent(node: RunningNode, person: Person) -> None:
+    async with joined(node, "restricted", "full") as (agent, robot):
+        proposal = await propose(agent, robot)
+        first = (await person.waiting(proposal))["id"]
+        decide = functools.partial(asyncio.to_thread, person.decide)
+
+        async def edit(id: str, params: str) -> Any:
+            return await asyncio.to_thread(node.admin, f"/approvals/{id}/edit", "POST", {"params": json.loads(params)})
+
+        for wrong in ("[]", "null", '"x"', "3"):
+            assert (await edit(first, wrong))["error"] == "invalid_body", wrong
+        assert (await edit(first, '{"n": 9007199254740993}'))["error"] == "invalid_proposal"  # read in two ways
+        signed_before = await asyncio.to_thread(signed_enrolment, node, first)
+        edited = await edit(first, '{"name": "water", "arguments": {"litres": 2}}')
+        second = edited["id"]
+        assert second != first and edited["params"] == {"name": "water", "arguments": {"litres": 2}}
+        assert (edited["requested_by"], edited["proposal_id"], edited["status"]) == (
+            *((await asyncio.to_thread(node.admin, f"/approvals/{first}"))["requested_by"], proposal, "pending"),
+        )
+        assert (await asyncio.to_thread(node.admin, f"/approvals/{first}"))["status"] == "void"
+        assert "error" in await decide(first, "approve")  # nothing is approved by the old one
+        stolen = {"decision": "approve", "proof": signed_before}
+        assert (await asyncio.to_thread(node.admin, f"/approvals/{second}", "POST", stolen))["error"] == "proof_invalid"
+        assert listed(node, agent)[proposal]["status"] == "pending"
+        assert "error" not in await decide(second, "approve")
+        request = await answer(robot, result={"content": []})
+        assert request["payload"]["params"] == {"name": "water", "arguments": {"litres": 2}}
+        assert request["correlation_id"] == proposal
+        told = await agent.until(event="proposal_fulfilled")
+        assert (told["correlation_id"], told["payload"]["modified"]) == (proposal, True)
+        shown = listed(node, agent)[proposal]
+        assert (shown["params"], shown["modified"]) == (WATER["params"], True)
+        assert shown["sent_params"] == {"name": "water", "arguments": {"litres": 2}}
+        assert "proposal_void" not in [one["payload"].get("event") for one in agent.heard]
+        assert (await edit(second, "{}"))["error"] == "already_claimed"
 
 
 @pytest.mark.req("X-N-6", "X-4.2.1-6", "X-4-9")

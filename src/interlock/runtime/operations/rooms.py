@@ -16,6 +16,7 @@ from interlock.operator_api.rooms import (
     RoomParticipants,
     Rooms,
 )
+from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.participants import Privilege, is_topic
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.operator_errors import NotFound, Refused
@@ -137,6 +138,13 @@ class RoomOperations:
             demotedBy=by,
             demotedAt=rfc3339(change.at),
         )
+
+    async def edit_proposal(self, approval_id: str, params: bytes, by: str) -> str:
+        """Gives the approval that is to be decided instead. Raises Refused."""
+        edited = await self._rooms.proposals.edit(approval_id, params, by)
+        if isinstance(edited, Refusal):
+            raise Refused(edited.code, edited.message)
+        return edited.id
 
     def disconnect(self, participant: str, topic: str | None, by: str) -> Disconnected:
         """Raises NotFound, Refused."""

@@ -20,7 +20,7 @@ class RoomAudit:
     def add(
         self, event: str, topic: str, who: str, outcome: str, envelope: Envelope | None = None, **more: Any
     ) -> None:
-        """`event`: join, leave, publish, refuse, observe, promote, demote, disconnect, create."""
+        """`event`: join, leave, publish, refuse, observe, promote, demote, disconnect, create, fulfil, edit."""
         members: dict[str, Any] = {
             "at": rfc3339(self._clock.wall()),
             "who": who,

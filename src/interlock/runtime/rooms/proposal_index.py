@@ -67,7 +67,8 @@ class ProposalIndex:
         self.counts: dict[tuple[str, str], int] = {}  # topic and status -> how many came to stand so
 
     def load(self) -> None:
-        for approval in self._inbox.listed(kind=Kind.PROPOSAL):
+        # One that was edited has several, of which the last counts.
+        for approval in sorted(self._inbox.listed(kind=Kind.PROPOSAL), key=lambda one: one.created_at):
             topic, id = key_of(approval)
             self._tracked[topic, id] = Tracked(approval.id, approval.agent or "")
             if approval.status is Status.PENDING:

@@ -355,6 +355,37 @@ class Proposals:
         )
         return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, Refusal) else None
 
+    async def edit(self, approval_id: str, params: bytes, by: str) -> Approval | Refusal:
+        """Instead of what was proposed, the same with other params: a new approval, which nobody has approved yet. The
+        old one is void first, so that no decision on it counts for what it does not say (X-4.2.1-2, X-10.2-3)."""
+        old = self._inbox.get(approval_id)
+        if old is None or old.kind is not Kind.PROPOSAL:
+            return Refusal("unknown_proposal", "it is no proposal of a room", id=approval_id)
+        topic, id = key_of(old)
+        room, tracked = self._rooms.get(topic), self.index.maybe_tracked((topic, id))
+        if room is None or tracked is None or tracked.approval_id != old.id or old.status is not Status.PENDING:
+            return _over(old, id) or Refusal("already_claimed", "it waits no more", id=id)
+        payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
+        proposed = rules.maybe_proposed(payload)
+        if proposed is None:
+            return Refusal("invalid_proposal", "not everyone would read these params alike", id=id)
+        said = Envelope(
+            id=id, kind=PROPOSAL, sender=old.agent, to=(old.target,) if old.target else None, payload=payload
+        )
+        draft = self._draft(room, said, proposed, old.requested_by, None)
+        draft = msgspec.structs.replace(draft, reason=old.reason, expires_at=old.expires_at)
+        tracked.approval_id = draft.id  # what becomes of the old one is no news of the proposal
+        voided = await self._inbox.void(old.id, f"edited: {draft.id}")
+        raised = voided if isinstance(voided, Fault) else await self._inbox.raise_(draft)
+        if isinstance(raised, Fault):
+            tracked.approval_id = old.id
+            if not isinstance(voided, Fault):
+                self._tell(voided)
+            return _as_refusal(raised, id)
+        tracked.sent_params = proposed.params
+        self._audit.add("edit", topic, by, "ok", participant=old.agent, approval=raised.id, instead_of=old.id)
+        return raised
+
     async def wait_until_tracked(self, topic: str, proposal_id: str) -> None:
         """One that was just sent may not be in the inbox yet."""
         for _ in range(TRACKED_TRIES_MAX):
@@ -425,7 +456,7 @@ class Proposals:
     def _tell(self, approval: Approval) -> None:
         topic, proposal_id = key_of(approval)
         status, tracked = STATUS[approval.status], self.index.maybe_tracked((topic, proposal_id))
-        if tracked is None or status in (tracked.told, ProposalStatus.PENDING):
+        if tracked is None or tracked.approval_id != approval.id or status in (tracked.told, ProposalStatus.PENDING):
             return
         self.index.release(topic, tracked.proposer, proposal_id)
         self.index.count(topic, status)

@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from interlock.operator_api.agents import RevealedCode
 from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
 from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import DecideApproval, DecideApprovalForm, RevealCode
+from interlock.operator_api.requests import DecideApproval, DecideApprovalForm, EditProposal, RevealCode
 from interlock.protocol.approvals.approval import Kind, Requires
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import Presented, read_proof_untrusted
@@ -108,6 +108,17 @@ async def reveal_code(exchange: OperatorExchange[RevealCode]) -> RevealedCode:
     return revealed
 
 
+async def edit_proposal(exchange: OperatorExchange[EditProposal]) -> Approval:
+    params = bytes(exchange.body.params)
+    if params[:1] != b"{":
+        raise RejectedRequest(400, "invalid_body", "params is an object", {"member": "params"})
+    refuse_viewer(exchange.roles)
+    approvals, rooms = exchange.operations.approvals, exchange.operations.rooms
+    found = find_approval(approvals, exchange.path("id"))
+    edited = await rooms.edit_proposal(found.id, params, exchange.principal)
+    return find_approval(approvals, edited)
+
+
 async def decide_approval(exchange: OperatorExchange[None]) -> Approval | Response:
     if not wants_page(exchange.request):
         return await _decide(exchange)
@@ -193,6 +204,19 @@ ENDPOINTS = (
             error_cases.PROPOSAL_OVER,
             error_cases.PROPOSAL_UNREADY,
             error_cases.PROPOSAL_BARRED,
+        ),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{PATH}/{{id}}/edit",
+        handler=edit_proposal,
+        summary="Void a pending proposal of a room, and have one with other params decided instead.",
+        role="operator",
+        errors=(
+            error_cases.NOT_FOUND,
+            error_cases.AMBIGUOUS_ID,
+            error_cases.PROPOSAL_OVER,
+            error_cases.INVALID_PROPOSAL,
         ),
     ),
     Endpoint(

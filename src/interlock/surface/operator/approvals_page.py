@@ -225,9 +225,23 @@ def _decide(one: Approval, *, is_session: bool) -> str:
     is_signed_elsewhere = bool(one.approvers) and not passkey_origin and not one.signing_keys
     return (
         f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}{deny}</div>'
-        f'<p class="told" id="told" role="status"></p>{_standing(one)}'
+        f'<p class="told" id="told" role="status"></p>{_standing(one)}{_edit(one)}'
         f"{_by_key(one, action, own + choice)}"
         f"{_other_ways(one, action, own + choice, shown=is_signed_elsewhere)}</section>"
+    )
+
+
+def _edit(one: Approval) -> str:
+    """X-8-2: another approval takes its place, and is decided then."""
+    if one.kind != "proposal" or one.status != "pending" or one.target is None:
+        return ""
+    params = bytes(one.params)
+    written = escape("{}" if params == b"null" else msgspec.json.format(params, indent=2).decode())
+    return (
+        "<details><summary>Edit and approve</summary><p>What you change is shown once more, and signed as it is then;"
+        " this approval is void. The proposer is told that it was changed.</p>"
+        f'<form id="edit"><label>Params<textarea name="params" class="mono" rows="8" required>{written}</textarea>'
+        "</label><p><button>Use these instead</button></p></form></details>"
     )
 
 

@@ -41,6 +41,9 @@ CONFIRMATION_OVER = ErrorCase(
     "confirmation_used", 409, "used; or confirmation_expired, _denied, _void: it is decided or over"
 )
 PROPOSAL_OVER = ErrorCase("already_claimed", 409, "a room's proposal is carried out already; or proposal_expired")
+INVALID_PROPOSAL = ErrorCase(
+    "invalid_proposal", 409, "the params can be read in several ways; or unknown_proposal: it is none of a room"
+)
 PROPOSAL_UNREADY = ErrorCase("target_absent", 409, "its target is not in the room; or one_recipient: it names no one")
 PROPOSAL_BARRED = ErrorCase(
     "self_approval", 403, "the proposer decides; or privilege_violation: restricted in the room"

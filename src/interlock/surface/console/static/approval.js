@@ -62,6 +62,25 @@ import { asserted } from "/console/webauthn.js";
     });
   }
 
+  const editing = document.getElementById("edit");
+  if (editing) {
+    editing.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      try {
+        const written = editing.elements.params.value;
+        JSON.parse(written);
+        page.dataset.live = ""; // that this one is void now is no reason to stay
+        const answer = await fetch(location.pathname + "/edit", { method: "POST", headers: proved({ Accept: "application/json", "Content-Type": "application/json" }), body: '{"params":' + written + "}" });
+        const said = await answer.json();
+        if (!answer.ok) throw new Error(said.message);
+        location.assign("/approvals/" + encodeURIComponent(said.id));
+      } catch (error) {
+        page.dataset.live = "yes";
+        say("Nothing was changed: " + error.message);
+      }
+    });
+  }
+
   const byKey = document.getElementById("bykey");
   if (byKey) {
     byKey.addEventListener("submit", async (event) => {

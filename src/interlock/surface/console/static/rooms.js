@@ -91,8 +91,12 @@ async function again() {
   }
 }
 
+let soon;
+/** A room takes a moment to hear of what the inbox tells; much at once is asked for once. */
+const later = () => { soon ??= setTimeout(() => { soon = undefined; again(); }, 250); };
+
 put(main(), h("h1", null, "Rooms"), h("p", { class: "lead" }, "Who shares a topic, and who may act there without asking."), told, rooms);
 on("open", () => { pending.clear(); return again(); });
-on("records", (records) => { if (records.some((one) => one.via === "rooms")) again(); });
-on("approval", (one) => { if (one.kind !== "proposal") return; if (one.status === "pending") pending.set(one.id, one); else pending.delete(one.id); draw(); });
+on("records", (records) => { if (records.some((one) => one.via === "rooms")) later(); });
+on("approval", (one) => { if (one.kind !== "proposal") return; if (one.status === "pending") pending.set(one.id, one); else pending.delete(one.id); draw(); later(); });
 start();
