@@ -170,7 +170,7 @@ async def place(folder: Path) -> AsyncIterator[Place]:
     for segment, era in (("old", "legacy"), ("mortal", "legacy"), ("new", "modern")):
         servers += f'[servers.{segment}]\ncommand = {json.dumps(command(era))}\nshare = "node"\n'
     with serving(command("legacy")) as url:
-        config.write_text(f'{RULES}\n{servers}\n[servers.web]\nurl = "{url}"\n')
+        config.write_text(f'{RULES}\n{servers}\n[servers.web]\nurl = "{url}"\nshare = "node"\n')
         plan = load(config, os.environ, {"data": str(folder / "data")}).plan
         clock = AheadClock()
         node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
