@@ -152,3 +152,9 @@ def test_two_devices_do_not_share_a_line_nor_a_server_its_segment(project: Proje
 def test_nonsense_is_refused_in_words(project: Project, text: str) -> None:
     describe(project, text)
     assert project.problems("")
+
+
+def test_the_node_may_simulate_many_devices(project: Project) -> None:
+    for segment in ("one", "two"):
+        describe(project, GOOD.replace("/dev/ttyUSB0", "simulated"), segment)
+    assert len(project.load("").plan.devices.described) == 2

@@ -9,7 +9,7 @@ from interlock.config.plan import DevicePlan
 from interlock.config.problems import Findings, Problem, nearest
 from interlock.config.reader import Settings
 from interlock.config.value_types import Segment
-from interlock.protocol.devices.description import DeviceDescription
+from interlock.protocol.devices.description import SIMULATED, DeviceDescription
 from interlock.protocol.devices.description_check import DescriptionFault, read_description
 
 FOLDER: Final = ".devices"
@@ -86,7 +86,7 @@ def _check_lines_apart(devices: tuple[DevicePlan, ...], folder: Path, findings: 
     seen: dict[str, str] = {}
     for device in devices:
         link = device.description.link
-        if link.transport != "uart_cbor" or link.port is None:
+        if link.transport != "uart_cbor" or link.port in (None, SIMULATED):
             continue
         if link.port in seen:
             message = f"its port is that of '{seen[link.port]}' already"

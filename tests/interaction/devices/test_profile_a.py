@@ -1,14 +1,19 @@
 """Devices of Profile A on serial lines: listed by their description, called, gone and back."""
 
+import contextlib
+import json
 import re
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from tests.interaction.devices.lines import Line, call, content, listed
 from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.interaction.peers import LEGACY, MODERN, HttpPeer, SsePeer, StdioPeer
 
 TOOLS = """
 profile = "a"
@@ -229,3 +234,66 @@ def test_the_check_command_refuses_a_wrong_description_with_file_and_line(place:
     for what in ("id 1 is that of", "name 'read_sensor' is that of", "'No Name'", "req_len says 0", "is mutable"):
         assert re.search(rf"board\.toml:\d+: error: .*{what}", said), (what, said)
     assert "is reversible" in said
+
+
+@pytest.mark.req("AX-8.1-1")
+async def test_every_way_in_reaches_the_same_tool_in_both_eras(place: Place) -> None:
+    node = place.node
+    command = [
+        sys.executable,
+        "-m",
+        "interlock",
+        "serve",
+        "--stdio",
+        "--config",
+        str(node.config),
+        "--data",
+        str(node.data),
+    ]
+    openers = (
+        lambda: HttpPeer.modern_(f"{node.url}/mcp"),
+        lambda: HttpPeer.legacy(f"{node.url}/mcp"),
+        lambda: SsePeer.legacy(f"{node.url}/sse"),
+        lambda: StdioPeer.start(command, MODERN),
+        lambda: StdioPeer.start(command, LEGACY),
+    )
+    found = []
+    for opener in openers:
+        async with await opener() as peer:
+            names = [tool["name"] for tool in (await peer.request("tools/list")).result["tools"]]
+            name = next(name for name in names if name in ("vent.set_led", "vent__set_led"))
+            result = (await peer.request("tools/call", {"name": name, "arguments": {"level": 9}})).result
+            result.pop("resultType", None)
+            found.append(result)
+    assert found == [{"content": [{"type": "text", "text": "{}"}], "structuredContent": {}}] * len(openers)
+
+
+@contextlib.contextmanager
+def running(*words: str) -> Iterator[IO[str]]:
+    """What a command says."""
+    command = [sys.executable, "-m", "interlock", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+        finally:
+            process.terminate()
+
+
+def test_a_simulated_device_is_served_and_what_is_said_is_shown(place: Place, tmp_path: Path) -> None:
+    described = place.line("vent").file.parent / "played.toml"
+    file, port = tmp_path / "played.toml", tmp_path / "played.pty"
+    link = f'[link]\ntransport = "uart_cbor"\nport = "{port}"\n{QUICK}\n[[tool]]'
+    file.write_text(ONLY_CALLS.replace("[[tool]]", link, 1))
+    there = ["--config", str(place.node.config), "--data", str(place.node.data)]
+    with running("device", "simulate", str(file), "--seed", "3") as simulated:
+        assert str(port) in simulated.readline()
+        described.write_text(file.read_text())
+        place.node.wait_link("played", {"state": "ready"}, 5.0)
+        with running("device", "monitor", "played", "-n", "2", "--json", *there) as said:
+            wait_for(lambda: content(place.node, "played.read") and select.select([said], [], [], 0.1)[0])
+            frames = [json.loads(said.readline()) for _ in range(2)]
+        described.unlink()
+    assert [frame["is_sent"] for frame in frames] == [True, False]
+    assert frames[0]["text"].startswith("call read #")
+    assert re.fullmatch(r"answer read #\d+ n=\d+", frames[1]["text"])

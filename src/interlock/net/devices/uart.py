@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from interlock.net.devices.connections import Connections
 from interlock.net.devices.simulated_line import SimulatedLine
 from interlock.net.devices.transport import TransportFailed, TransportOwner
-from interlock.protocol.devices.description import DeviceDescription
+from interlock.protocol.devices.description import SIMULATED, DeviceDescription
 from interlock.protocol.devices.wire_formats import framing_of
 
 OPEN_S: Final = 5.0
@@ -22,7 +22,6 @@ BURST_S: Final = 0.1  # of that rate may come at once
 SENT_BYTES_MAX: Final = 16 * 1024  # waiting to be sent: a line that takes nothing is lost
 _PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
 _SOCKET: Final = "socket://"
-SIMULATED: Final = "simulated"  # the port of a device that is only played, by the node itself
 
 
 class UartTransport(asyncio.Protocol):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 TOOL_ID_MAX = 255  # uint8_t of the reference structs
+SIMULATED = "simulated"  # the port of a device that the node itself plays
 TOOLS_MAX = 64  # of one device (AX-B.2-5)
 
 Profile = Literal["a", "b", "json", "modbus"]
@@ -97,7 +98,7 @@ class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     allow_unchecked: bool = False  # an irreversible tool over a link without a checksum
     allow_values: bool = False  # results that are no maps become {"value": ...}
     # uart_cbor, modbus_rtu
-    port: str | None = None  # a device file, or socket://HOST:PORT
+    port: str | None = None  # a device file, socket://HOST:PORT, or simulated
     baud: int = 115200
     parity: Literal["none", "even", "odd"] = "none"
     framing: Literal["cobs", "frame"] | None = None  # None: "frame" for profile a, "cobs" for b

@@ -3,6 +3,7 @@
 The session polls the device and opens its transport again; the keeper only waits for it.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -13,6 +14,7 @@ from interlock.config.plan import DevicePlan
 from interlock.net.devices.connections import Connections
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.methods import TOOLS_LIST
+from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.call import Members
 from interlock.runtime.devices.device_link import DeviceLink
 from interlock.runtime.devices.session import DeviceSession
@@ -21,6 +23,8 @@ from interlock.runtime.links.connector import ConnectFailed, Connector, Connecto
 from interlock.runtime.links.keeper import Keeper, StockCatalog
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.link_events import LinkEvents
+
+log = logging.getLogger("interlock.devices")
 
 PRESENT_S: Final = 3.0  # for the first sign of life, before the node says that there is none
 LOOK_AGAIN_S: Final = 30.0  # the session says when it is there; this only ends the grace of its tools
@@ -80,6 +84,13 @@ class DeviceKeeper(Keeper):
 
     def _backoff_s(self) -> float:
         return LOOK_AGAIN_S
+
+    def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
+        """It is looked for all the time, and said once."""
+        state = LinkState.FAILED if self.listing is None else LinkState.DEGRADED
+        if self.link.standing.state is not state:
+            log.warning("device %s: %s", self.link.segment, reason)
+        self.link.stand(state, reason)
 
     def on_standing(self, link: Link) -> None:
         super().on_standing(link)

@@ -63,10 +63,11 @@ def simulate(
     import asyncio
 
     from interlock.net.devices.simulated_port import Faults
+    from interlock.protocol.devices.description import SIMULATED
 
     description = _description(invocation, device)
     where = port or description.link.port
-    if where is None or where == "simulated":
+    if where is None or where == SIMULATED:
         hint = "name one with --port; a device whose port is 'simulated' is played by the node itself"
         raise Refused("no_port", f"{device} has no port to stand at", hint=hint)
     faults = Faults(noise=noise, loss=loss, seed=seed)

@@ -1,0 +1,201 @@
+"""The session with a device over a transport of the test's own: times, retries, ends, and missing libraries."""
+
+import asyncio
+import sys
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from interlock.net.devices import transports
+from interlock.net.devices.connections import Connections
+from interlock.net.devices.transport import TransportOwner
+from interlock.protocol.devices.description import DeviceDescription
+from interlock.protocol.devices.description_check import read_description
+from interlock.protocol.devices.simulation import SimulatedDevice
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.devices.outcomes import Busy, CallOutcome, Lost, Succeeded
+from interlock.runtime.devices.session import DeviceSession
+
+TEXT = """
+profile = "a"
+[link]
+transport = "uart_cbor"
+port = "nowhere"
+heartbeat_ms = 50
+timeout_ms = 20
+[[tool]]
+id = 1
+name = "read"
+mutable = false
+reversible = true
+response = [{ name = "n", type = "u8" }]
+[[tool]]
+id = 2
+name = "press"
+mutable = true
+reversible = true
+[[tool]]
+id = 3
+name = "set"
+mutable = true
+reversible = true
+idempotent = true
+"""
+
+
+def described(text: str = TEXT) -> DeviceDescription:
+    read = read_description(tomllib.loads(text))
+    assert not isinstance(read, tuple), read
+    return read
+
+
+class Memory:
+    """A transport that hears every message and says what `reply` makes of it."""
+
+    is_reliable = False
+
+    def __init__(self, description: DeviceDescription) -> None:
+        self.device = SimulatedDevice(description)
+        self.reply: Callable[[bytes], list[bytes]] = self.device.answer
+        self.owner: TransportOwner | None = None
+        self.heard: list[bytes] = []
+        self.discarded: dict[str, int] = {}
+
+    def made(self, segment: str, description: DeviceDescription, owner: TransportOwner, *_: object) -> "Memory":
+        self.owner = owner
+        return self
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def send(self, message: bytes) -> None:
+        self.heard.append(message)
+        for answer in self.reply(message):
+            asyncio.get_running_loop().call_soon(self._say, answer)
+
+    def _say(self, message: bytes) -> None:
+        if self.owner is not None:
+            self.owner.on_message(message)
+
+    @property
+    def calls(self) -> list[bytes]:
+        return [message for message in self.heard if message[0] == 1]
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def on_present(self) -> None:
+        self.said.append("present")
+
+    def on_absent(self, reason: str) -> None:
+        self.said.append(reason)
+
+    def on_tools(self) -> None:
+        self.said.append("tools")
+
+    def on_event(self, name: str, content: dict[str, Any]) -> None:
+        self.said.append(name)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    made = Memory(described())
+    monkeypatch.setattr(transports, "import_module", lambda name: type("Module", (), {"UartTransport": made.made}))
+    return made
+
+
+async def opened(owner: Owner, text: str = TEXT) -> DeviceSession:
+    session = DeviceSession("board", described(text), SystemClock(), owner, Connections())
+    session.open()
+    assert await session.present_within(2.0)
+    return session
+
+
+async def called(session: DeviceSession, tool: str) -> CallOutcome:
+    done: asyncio.Future[CallOutcome] = asyncio.get_running_loop().create_future()
+    session.call(session.tools[tool], {}, done.set_result)
+    return await asyncio.wait_for(done, 2.0)
+
+
+@pytest.mark.req("AX-B.4-6")
+async def test_every_fifth_message_lost_is_made_good_where_that_is_allowed(memory: Memory) -> None:
+    session = await opened(Owner())
+    number = iter(range(10_000))
+    memory.reply = lambda message: memory.device.answer(message) if next(number) % 5 else []
+    memory.heard.clear()
+    outcomes = [await called(session, tool) for _ in range(20) for tool in ("read", "set")]
+    assert all(isinstance(outcome, Succeeded) for outcome in outcomes)
+    assert session.counters.retries > 0
+    by_id: dict[int, int] = {}
+    for message in memory.calls:
+        by_id[message[2]] = by_id.get(message[2], 0) + 1
+    assert max(by_id.values()) <= 3
+    memory.reply = lambda message: []
+    memory.heard.clear()
+    outcome = await called(session, "press")
+    assert isinstance(outcome, Lost)
+    assert outcome.was_sent
+    assert len(memory.calls) == 1
+    await session.close()
+
+
+@pytest.mark.req("AX-B.4-6")
+async def test_a_caller_that_leaves_is_not_sent_again_and_its_place_is_kept(memory: Memory) -> None:
+    session = await opened(Owner(), TEXT.replace("heartbeat_ms = 50", "heartbeat_ms = 5000"))
+    memory.reply = lambda message: []
+    memory.heard.clear()
+    heard: list[CallOutcome] = []
+    first = session.call(session.tools["read"], {}, heard.append)
+    second = session.call(session.tools["read"], {}, heard.append)
+    assert first is not None
+    assert second is not None
+    session.abandon(second)  # it waits: never sent
+    session.abandon(first)  # it is on the line: not sent again
+    await asyncio.sleep(0.08)
+    assert len(memory.calls) == 1
+    assert heard == []
+    memory.reply = memory.device.answer
+    assert isinstance(await called(session, "read"), Succeeded)
+    await session.close()
+
+
+async def test_a_lost_transport_ends_what_was_sent_as_unknown_and_what_waits_as_not_sent(memory: Memory) -> None:
+    owner = Owner()
+    session = await opened(owner, TEXT.replace("timeout_ms = 20", "timeout_ms = 5000"))
+    memory.reply = lambda message: []
+    outcomes: list[CallOutcome] = []
+    for _ in range(18):
+        session.call(session.tools["press"], {}, outcomes.append)
+    assert isinstance(outcomes.pop(), Busy)  # one on the line, sixteen wait
+    session.on_transport_lost("the line is gone")
+    assert [outcome.was_sent for outcome in outcomes if isinstance(outcome, Lost)] == [True] + [False] * 16
+    assert owner.said[-1] == "the line is gone"
+    await session.close()
+
+
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [
+        ("serialx", TEXT),
+        ("cbor2", 'profile = "b"\n[link]\ntransport = "uart_cbor"\nport = "nowhere"\n'),
+        ("cobs", 'profile = "b"\n[link]\ntransport = "uart_cbor"\nport = "nowhere"\n'),
+    ],
+)
+async def test_a_missing_library_is_the_failure_of_that_link_and_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, missing: str, text: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "interlock.protocol.devices.cobs_framing", raising=False)
+    session = DeviceSession("board", described(text), SystemClock(), Owner(), Connections())
+    session.open()
+    assert not await session.present_within(2.0)
+    assert missing in (session.reason or "")
+    assert "interlock[devices]" in (session.reason or "")
+    await session.close()
