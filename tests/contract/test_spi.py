@@ -5,8 +5,10 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import cbor2
 import pytest
 from tests.contract.device_owner import Owner, description
+from tests.emulated_chips import SimulatedSpi, need
 
 from interlock.net.devices import spi
 from interlock.net.devices.connections import Connections
@@ -69,6 +71,7 @@ async def transport(slave: Slave, owner: Owner) -> AsyncIterator[SpiTransport]:
     assert slave.is_closed
 
 
+@pytest.mark.req("AX-8.1-4")
 async def test_a_request_has_its_length_and_the_answer_is_fetched_when_it_is_there(
     transport: SpiTransport, slave: Slave, owner: Owner
 ) -> None:
@@ -80,6 +83,7 @@ async def test_a_request_has_its_length_and_the_answer_is_fetched_when_it_is_the
     assert await owner.next_message(1) == b"unasked"
 
 
+@pytest.mark.req("AX-8.1-4")
 @pytest.mark.parametrize(("stuck", "reason"), [(0xFF, "stuck"), (0x01, "too_large")])
 async def test_a_line_that_cannot_be_read_is_lost(
     transport: SpiTransport, slave: Slave, owner: Owner, stuck: int, reason: str
@@ -117,3 +121,22 @@ async def test_a_ready_line_is_looked_at_before_anything_is_clocked(slave: Slave
 async def test_a_machine_without_spidev_names_it(owner: Owner) -> None:
     with pytest.raises(TransportFailed, match="spidev"):
         await SpiTransport("panel", description(transport="spi_cbor"), owner, Connections()).open()
+
+
+@pytest.mark.req("AX-8.1-4")
+async def test_firmware_on_a_simulated_chip_is_asked_and_answers(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    need("avr-gcc", "simavr")
+    monkeypatch.setattr(spi, "open_device", lambda bus, chip, speed_hz: SimulatedSpi())
+    transport = SpiTransport("panel", description(transport="spi_cbor", poll_ms=1), owner, Connections())
+    await transport.open()
+    try:
+        transport.send(cbor2.dumps({1: "r"}))
+        announced = cbor2.loads(await owner.next_message())
+        assert [entry[0] for entry in announced[3]][:2] == [1, 2]
+        transport.send(cbor2.dumps({1: 2, 2: 7, 3: {0: 1}}))
+        assert cbor2.loads(await owner.next_message(1)) == {2: 7, 4: {"led": 1}}
+        transport.send(cbor2.dumps({1: "h", 2: 8}))
+        assert cbor2.loads(await owner.next_message(2)) == {2: 8, 4: {}}
+        assert owner.lost == []
+    finally:
+        await transport.close()

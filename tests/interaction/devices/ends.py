@@ -345,6 +345,10 @@ class BleEnd(End):
         if self.stub.is_connected:
             self._run_in_loop(self.stub.say(data))
 
+    def disconnect(self) -> None:
+        assert self.stub.connection is not None
+        self._run_in_loop(self.stub.connection.disconnect())
+
     def stop(self) -> None:
         self._run_in_loop(self._controller.stop())
 

@@ -7,11 +7,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from mcp import Client
 from tests.broker import Broker
-from tests.interaction.devices.ends import End, Ends, Hosts, MqttEnd, PtyEnd
+from tests.interaction.devices.ends import BleEnd, End, Ends, Hosts, MqttEnd, PtyEnd
 from tests.interaction.devices.lines import call, content, listed
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 
@@ -217,15 +218,41 @@ def _answered(place: Place, tool: str) -> object:
     return result if "content" in result else None
 
 
+def _recorded(place: Place, tool: str) -> int:
+    records = place.node.admin("/admin/audit?limit=1000")["records"]
+    return len([one for one in records if one.get("tool") == tool and one.get("outcome") == "ok"])
+
+
+@pytest.mark.req("AX-8.1-3")
+def test_a_disconnect_within_an_answer_ends_the_call_as_lost(place: Place) -> None:
+    end = _ready(place, "array")
+    assert isinstance(end, BleEnd)
+    end.ignores = True
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            called = pool.submit(call, place.node, "array.press")
+            wait_for(lambda: end.heard)
+            end.say_garbage(b"\0\x09\xa2\x02")  # nine bytes are announced
+            end.disconnect()
+            assert called.result()["data"]["outcome"] == "unknown"
+    finally:
+        end.ignores = False
+    place.node.wait_link("array", {"state": "ready"}, 6.0)
+    assert content(place.node, "array.read") == {"celsius": 21}
+    assert len(end.heard) == 2
+
+
 @pytest.mark.req("AX-8.1-6")
 def test_mqtt_answers_once_and_follows_status_and_broker(place: Place, broker: Broker) -> None:
     end = _ready(place, "pump")
     assert isinstance(end, MqttEnd)
+    recorded = _recorded(place, "pump.read")
     end.repeats = True
     assert content(place.node, "pump.read") == {"celsius": 21}
     end.repeats = False
     wait_for(lambda: place.node.link("pump")["device"]["discarded"].get("no_request"))
     assert len(end.heard) == 1
+    wait_for(lambda: _recorded(place, "pump.read") == recorded + 1)
 
     before = place.node.link("pump")["device"]["discarded"]
     end.say(b"{not json")
