@@ -4,12 +4,14 @@ import base64
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from msgspec import Meta
 from tests.aql.library import Library
 
 from interlock.aql import Adapter, DeclarationInvalid
+from interlock.aql.service import Service
 from interlock.aql.values import plain
 
 
@@ -124,6 +126,24 @@ def test_binary_data_is_base64_with_padding(content: str) -> None:
     assert library.ask("create", "create_file", params={"file_content": content})["error"]["code"] == (
         "VALIDATION_INVALID_VALUE"
     )
+
+
+@pytest.mark.req("AQL-4.7.1-3")
+def test_nul_stands_only_in_a_parameter_that_is_declared_to_take_it() -> None:
+    library = Library()
+
+    @library.adapter.read
+    def get_pair(raw: Annotated[str, Meta(extra_json_schema={"allow_nul": True})] = "", text: str = "") -> str:
+        """Both."""
+        return raw + text
+
+    library.service = Service(library.adapter)
+    assert library.ask("read", "get_pair", params={"raw": "a\x00"})["data"] == "a\x00"
+    assert library.ask("read", "get_pair", params={"text": "\\u0000"})["data"] == "\\u0000"
+    for given in ({"text": "a\x00"}, {"raw": "a\x00", "text": "\\\x00"}):
+        assert library.ask("read", "get_pair", params=given)["error"]["code"] == "VALIDATION_INVALID_ENCODING"
+    shown = library.parameters("get_pair")
+    assert ("U+0000" in shown["raw"]["description"], "description" in shown["text"]) == (True, False)
 
 
 @pytest.mark.req("AQL-4.7.6-1", "AQL-4.7.6-2")

@@ -1,6 +1,7 @@
 """Which surface a client gets, and the settings that change how AQL requests are read."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ async def test_without_strict_mode_unknown_parameters_are_left_out_with_a_warnin
 @still
 async def test_nul_passes_only_where_an_operator_allows_it(tmp_path: Path) -> None:
     tools = [tool(name, annotations=WRITES, inputSchema=schema(a={"type": "string"})) for name in ("any", "none")]
-    rule = '[[tool]]\nmatch = "docs.any"\naql = { allow_nul = true }\n'
+    tools.append(tool("open", annotations=WRITES, inputSchema={"type": "object"}))
+    rule = "".join(f'[[tool]]\nmatch = "docs.{name}"\naql = {{ allow_nul = true }}\n' for name in ("any", "open"))
     async with place(tmp_path, OPEN + rule) as here:
         leaf = await here.leaf(tools=tools)
         client = here.modern("aql-single")
@@ -137,9 +139,19 @@ async def test_nul_passes_only_where_an_operator_allows_it(tmp_path: Path) -> No
             said = await client.send("mcp_aql", {"operation": f"docs__{name}", "params": {"a": "x\x00y"}})
             assert said["success"] is expected
         assert said["error"]["code"] == "VALIDATION_INVALID_ENCODING"
-        assert sent(leaf) == [{"name": "any", "arguments": {"a": "x\x00y"}}]
-        shown = await client.introspect("mcp_aql", query="operations", name="docs__any")
-        assert "U+0000" in shown["operation"]["parameters"][0]["description"]
+        assert said["error"]["details"] == {"location": "params.a", "byte_offset": 2}
+        given = {"operation": "docs__open", "params": {"arguments": {"a": "x\x00y"}}}
+        assert (await client.send("mcp_aql", given))["success"]
+        escape = {"a": "the escape \\u0000 of a program"}  # which is no U+0000
+        assert (await client.send("mcp_aql", {"operation": "docs__none", "params": escape}))["success"]
+        assert sent(leaf) == [
+            {"name": "any", "arguments": {"a": "x\x00y"}},
+            {"name": "open", "arguments": {"a": "x\x00y"}},
+            {"name": "none", "arguments": escape},
+        ]
+        for name, says_so in (("any", True), ("open", True), ("none", False)):
+            shown = (await client.introspect("mcp_aql", query="operations", name=f"docs__{name}"))["operation"]
+            assert ("U+0000" in json.dumps(shown["parameters"])) is says_so
 
 
 @pytest.mark.req("AQL-2.3.3-4")

@@ -156,7 +156,8 @@ class _Types:
             raise DeclarationInvalid(
                 f"operation '{self._operation}': the description of '{name}' must say what null does (4.7.6)"
             )
-        made: dict[str, Any] = {"name": name, "required": required, "sensitive": _is_sensitive(meta)}
+        made: dict[str, Any] = {"name": name, "required": required}
+        made |= {flag: _is_said(flag, meta) for flag in ("sensitive", "allow_nul")}
         if not required and default is not _UNSET and default is not None:
             made["default"] = msgspec.to_builtins(default)
         made |= _bounds(meta)
@@ -308,8 +309,8 @@ def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
     return made
 
 
-def _is_sensitive(metas: Iterable[Meta]) -> bool:
-    return any((meta.extra_json_schema or {}).get("sensitive") is True for meta in metas)
+def _is_said(flag: str, metas: Iterable[Meta]) -> bool:
+    return any((meta.extra_json_schema or {}).get(flag) is True for meta in metas)
 
 
 def _schema(kind: Any) -> dict[str, Any]:

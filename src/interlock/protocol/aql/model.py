@@ -123,8 +123,9 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
     def info(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"name": self.name, "type": self.type, "required": self.required}
-        if self.description:
-            shown["description"] = self.description
+        said = f"{self.description} (U+0000 is allowed)".lstrip() if self.allow_nul else self.description
+        if said:
+            shown["description"] = said
         if self.default is not msgspec.UNSET:
             shown["default"] = self.default
         if self.enum:

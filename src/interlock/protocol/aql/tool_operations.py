@@ -213,7 +213,10 @@ def _parameters(facts: ToolFacts, builder: "_Types") -> list[Parameter]:
             made.append(builder.parameter(name, original, True, is_required=True, rule=facts.rule))
     if is_open(schema) and "arguments" not in names:
         said = "Further members, sent beside the other parameters." if properties else "The members to send."
-        made.append(Parameter(name="arguments", type="object", description=said, schema={"type": "object"}))
+        may = facts.rule.allow_nul
+        made.append(
+            Parameter(name="arguments", type="object", description=said, schema={"type": "object"}, allow_nul=may)
+        )
     return made
 
 
@@ -296,7 +299,8 @@ def _with_input(facts: ToolFacts, parameters: Sequence[Parameter], builder: "_Ty
     name = type_name(facts.name, "input")
     builder.found[name] = TypeDeclaration(name=name, kind="object", fields=tuple(fields))
     said = "The fields to send. What becomes of fields that are left out is up to the tool."
-    return [*beside, Parameter(name="input", type=name, required=True, description=said, schema={"type": "object"})]
+    made = Parameter(name="input", type=name, required=True, description=said, schema={"type": "object"})
+    return [*beside, msgspec.structs.replace(made, allow_nul=facts.rule.allow_nul)]
 
 
 # Types
@@ -339,8 +343,6 @@ class _Types:
             notes.append("null is passed on as null")
         said = plain.get("description")
         text = said.strip() if isinstance(said, str) else ""
-        if rule.allow_nul:
-            notes.append("U+0000 is allowed")
         if notes:
             text = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
         enum = plain.get("enum")

@@ -4,6 +4,7 @@ The order: required present, types, unknown names, constraints. Out comes what t
 each value still the text it came in; or the first failure, which names everything of its kind.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
@@ -30,6 +31,7 @@ from interlock.protocol.schemas.validators import Compiled, compile_schema, rewr
 SAFE_INTEGER: Final = 2**53 - 1  # 4.7.3
 ERRORS_READ_MAX: Final = 50  # of one value; the first type fault among them is told first
 _NUL: Final = b"\\u0000"
+_search_nul = re.compile(rb"(?<!\\)(?:\\\\)*(\\u0000)").search  # and not the text of an escape, as in a program
 
 
 class Arguments(msgspec.Struct, frozen=True):
@@ -73,10 +75,18 @@ class Validator:
                 return assembled
             sent = assembled
             text = Raw(b"{%b}" % b",".join(b"%b:%b" % (encode_value(key), raw) for key, raw in sent.items()))
-        if bytes(text).find(_NUL) >= 0 and not any(each.allow_nul for each in operation.parameters):
-            return invalid_encoding("params", bytes(text).find(_NUL))
-        wrong = self._check(text, unknown)
+        wrong = self._maybe_nul(members) if bytes(text).find(_NUL) >= 0 else None
+        wrong = wrong or self._check(text, unknown)
         return wrong if wrong is not None else Arguments(text, own, ignored)
+
+    def _maybe_nul(self, members: Mapping[str, Raw]) -> Failure | None:
+        """U+0000 in a parameter that is not declared to take it (4.7.1)."""
+        for name, raw in members.items():
+            parameter = self._operation.by_name.get(name)
+            found = _search_nul(bytes(raw)) if parameter is not None and not parameter.allow_nul else None
+            if found is not None:
+                return invalid_encoding(f"params.{name}", found.start(1))
+        return None
 
     def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | Failure:
         """The members under the names of the tool below; `input` and `arguments` spread, where they are ours."""
