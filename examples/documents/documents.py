@@ -102,8 +102,8 @@ def list_documents(
         or ((filter.author in (None, one.metadata.author)) and (filter.tag is None or filter.tag in one.metadata.tags))
     ]
     if sort is not None and sort.field == "title":
-        return page.of(found, key=lambda one: [one.title, one.id])
-    return page.of(found, key=lambda one: one.id)
+        return page.of(found, key=lambda one: [one.title, one.id], sort=sort)
+    return page.of(found, key=lambda one: one.id, sort=sort)
 
 
 @documents.read(name="search", presets={"minimal": ("id", "title")})

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -117,7 +118,7 @@ class Library:
         ) -> Listing[Document]:
             """The documents."""
             by = "resource_id" if sort is None else sort.field
-            return page.of(library.documents.values(), key=lambda one: getattr(one, by))
+            return page.of(library.documents.values(), key=lambda one: getattr(one, by), sort=sort)
 
         @adapter.update(load=lambda resource_id: library._load(resource_id))
         async def update_note(resource_id: str, input: Document) -> Document:
@@ -215,3 +216,4 @@ def check_envelope(found: dict[str, Any]) -> None:
     assert set(found) <= {"success", "error", "confirmation"}
     assert set(found["error"]) <= {"code", "message", "details"}
     assert found["error"]["message"]
+    assert re.fullmatch("[A-Z][A-Z0-9_]*", found["error"]["code"])

@@ -82,6 +82,17 @@ def test_sorting_combines_with_fields_and_pages(library: Library) -> None:
     params = {"sort": {"field": "title"}, "first": 1, "fields": ["title"]}
     (item,) = library.ask("read", "list_documents", params=params)["data"]["items"]
     assert item["title"] == "t000"
+    falling: dict[str, Any] = {"sort": {"field": "title", "order": "desc"}, "fields": ["title"]}
+    seen: list[str] = []
+    forwards: dict[str, Any] = {"first": 100}
+    for _ in range(2):
+        data = library.ask("read", "list_documents", params={**falling, **forwards})["data"]
+        seen += [one["title"] for one in data["items"]]
+        forwards["after"] = data["pageInfo"]["endCursor"]
+    assert seen == [f"t{number:03}" for number in reversed(range(130))] and not data["pageInfo"]["hasNextPage"]
+    back = {"last": 2, "before": data["pageInfo"]["startCursor"]}
+    data = library.ask("read", "list_documents", params={**falling, **back})["data"]
+    assert [one["title"] for one in data["items"]] == ["t031", "t030"]
     wrong = library.ask("read", "list_documents", params={"sort": {"field": "colour"}})["error"]
     assert wrong["details"]["param_name"] == "sort.field"
     odd = library.ask("read", "list_documents", params={"sort": {"field": "title", "colour": 1}})["error"]

@@ -60,22 +60,22 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     from_end: bool = False
     clamped_from: int | None = None
 
-    def of(self, items: Iterable[Item], key: Callable[[Item], Any]) -> Listing[Item]:
-        """The page of a collection that is at hand. Keys are unique; the order is theirs."""
-        ordered = sorted(items, key=key)
+    def of(self, items: Iterable[Item], key: Callable[[Item], Any], *, sort: Sort[Any] | None = None) -> Listing[Item]:
+        """The page of a collection that is at hand. Keys are unique; the order is theirs, or its reverse by `sort`."""
+        is_falling = sort is not None and sort.order == "desc"
+        ordered = sorted(items, key=key, reverse=is_falling)
         keys = [key(one) for one in ordered]
+        low, high = (self.before, self.after) if is_falling else (self.after, self.before)
         inside = [
-            index
-            for index, one in enumerate(keys)
-            if (self.after is None or one > self.after) and (self.before is None or one < self.before)
+            index for index, one in enumerate(keys) if (low is None or one > low) and (high is None or one < high)
         ]
         taken = inside[-self.size :] if self.from_end and self.size else inside[: self.size]
-        low, high = (taken[0], taken[-1]) if taken else (0, -1)
+        start, end = (taken[0], taken[-1]) if taken else (0, -1)
         return Listing(
             [ordered[index] for index in taken],
             [keys[index] for index in taken],
-            has_next=high + 1 < len(ordered) if taken else False,
-            has_previous=low > 0,
+            has_next=end + 1 < len(ordered) if taken else False,
+            has_previous=start > 0,
             total=len(ordered),
         )
 
