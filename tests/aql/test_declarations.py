@@ -8,8 +8,10 @@ import pytest
 from tests.aql.library import Document, Library
 
 from interlock.aql import Adapter, Category, DeclarationInvalid
+from interlock.aql.canonical_verbs import CANONICAL, SIMILAR, objection
 from interlock.aql.concurrency import CONCURRENCIES, Concurrency, Schedule
 from interlock.aql.service import Service
+from interlock.protocol.aql.families import Profile, custom_profile
 from interlock.runtime.aql.native_operations import NativeOperations
 
 
@@ -83,7 +85,7 @@ def test_parameters_are_snake_case(name: str) -> None:
         Adapter("x").read(made["get_thing"])
 
 
-@pytest.mark.req("AQL-8.5.1-1", "AQL-8.5.2-2", "AQL-8.5.3-1", "AQL-8.5.3-2")
+@pytest.mark.req("AQL-8.5.1-1", "AQL-8.5.1-2", "AQL-8.5.2-2", "AQL-8.5.3-1", "AQL-8.5.3-2")
 @pytest.mark.parametrize(
     ("name", "category", "verb"),
     [
@@ -93,6 +95,10 @@ def test_parameters_are_snake_case(name: str) -> None:
         ("remove_account", Category.DELETE, "delete"),
         ("run_workflow", Category.EXECUTE, "execute"),
         ("frobnicate_thing", Category.READ, "get"),
+        ("upload_file", Category.CREATE, "create"),
+        ("import_data", Category.CREATE, "create"),
+        ("export_data", Category.READ, "get"),
+        ("stop_job", Category.EXECUTE, "cancel"),
     ],
 )
 def test_other_verbs_are_warned_of_or_refused_unless_a_reason_is_given(
@@ -118,9 +124,56 @@ def test_other_verbs_are_warned_of_or_refused_unless_a_reason_is_given(
     return None
 
 
-def _check_naming_alone(name: str, category: Category, verb: str) -> None:
-    from interlock.aql.canonical_verbs import objection
+@pytest.mark.req("AQL-8.2-1", "AQL-8.5.2-2", "AQL-8.5.3-1", "AQL-8.3-2")
+def test_a_name_of_the_table_belongs_to_its_category(caplog: pytest.LogCaptureFixture) -> None:
+    table = {
+        Category.CREATE: ("create_user", "upload_file"),
+        Category.READ: ("list_users", "get_status", "search"),
+        Category.UPDATE: ("update_profile", "rename_file"),
+        Category.DELETE: ("delete_user", "purge_cache"),
+        Category.EXECUTE: ("execute_job", "cancel_task"),
+    }
+    for category, names in table.items():
+        for name in names:
+            assert SIMILAR.get(verb := name.partition("_")[0], verb) in CANONICAL[category]
+            others = [objection(name, other, None) for other in Category if other is not category]
+            assert name == "search" or None not in others
+    with caplog.at_level(logging.WARNING, "interlock.aql"):
+        _declare(adapter := Adapter("x", strict_names=True), "search")
+        _declare(adapter, "create_thing", Category.CREATE, upsert=True)
+    assert (list(adapter.operations), caplog.text) == (["search", "create_thing"], "")
+    assert adapter.operations["create_thing"].declaration.upsert is True
+    with pytest.raises(DeclarationInvalid, match="'delete_thing': upsert goes with CREATE"):
+        _declare(adapter, "delete_thing", Category.DELETE, upsert=True)
 
+
+def _silent() -> None: ...
+
+
+def _unnamed(*user_ids: str) -> None:
+    """Takes a list that has no names."""
+
+
+@pytest.mark.req("AQL-1.4-1")
+@pytest.mark.parametrize(
+    ("function", "options", "said"),
+    [
+        (_silent, {"name": "", "description": "x"}, r"operation '': the name"),
+        (_silent, {"name": "get_user"}, r"'get_user': the description is missing"),
+        (_unnamed, {"name": "get_user"}, r"'get_user' takes \*user_ids: .* parameters have names"),
+        (_silent, {"name": "get_user", "description": "x", "category": None}, r"'get_user': the category must be one"),
+    ],
+)
+def test_what_a_declaration_lacks_is_named_and_nothing_is_declared(
+    function: Any, options: dict[str, Any], said: str
+) -> None:
+    adapter = Adapter("x")
+    with pytest.raises(DeclarationInvalid, match=said):
+        adapter.add(options.pop("category", Category.READ), function, **options)
+    assert adapter.operations == {}
+
+
+def _check_naming_alone(name: str, category: Category, verb: str) -> None:
     assert verb in (objection(name, category, None) or "")
     assert objection(name, category, "users say so") is None
 
@@ -147,6 +200,13 @@ def test_another_profile_has_other_endpoints() -> None:
     assert library.ask("discover", "introspect", params={"query": "types"})["success"]
     for family, operation in (("discover", "list_users"), ("query", "introspect"), ("operate", "create_document")):
         assert library.ask(family, operation)["error"]["code"] == "VALIDATION_ENDPOINT_MISMATCH"
+    removed = library.ask("manage", "delete_document", params={"resource_id": "a"})
+    assert removed["error"]["code"] == "CONFIRMATION_REQUIRED"
+    mixed = custom_profile("own", {"query": ["READ", "UPDATE"], "other": ["CREATE", "DELETE", "EXECUTE"]})
+    assert isinstance(mixed, Profile)
+    for made in (Library(profile=mixed), Library(mode="single")):
+        hints = made.service.definitions()[0]["annotations"]  # those of the riskiest operation
+        assert hints == {"readOnlyHint": False, "destructiveHint": True}
 
 
 @pytest.mark.req("AQL-C.mode-4", "AQL-3.3-5")
@@ -178,7 +238,7 @@ def test_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [tool.name for tool in Adapter("x", mode="semantic").endpoints.tools] == ["my_mcp_aql"]
 
 
-@pytest.mark.req("AQL-9.3.1-1")
+@pytest.mark.req("AQL-9.3.1-1", "AQL-9.3.3-1")
 @pytest.mark.parametrize("kind", CONCURRENCIES)
 async def test_calls_run_beside_each_other_exactly_where_that_is_declared(kind: Concurrency) -> None:
     schedule = Schedule(kind, None)

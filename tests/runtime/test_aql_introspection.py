@@ -109,12 +109,21 @@ async def test_types_of_the_protocol_and_of_operations_all_resolve(tmp_path: Pat
 
 
 @pytest.mark.req("AQL-C.intro-7", "AQL-C.intro-8", "AQL-4.7.5-8", "AQL-10.1-3", "AQL-10.2-1")
+@pytest.mark.req("AQL-4.7.5-9", "AQL-C.intro-10")
 @still
 async def test_the_protocol_object_says_what_is_in_force(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         said = (await here.modern().introspect(query="operations"))["_protocol"]
         assert (said["version"], said["conformance"], said["mode"]) == ("1.0.0-draft", "level-2", "semantic")
         assert said["concurrency"] == "fully-concurrent" and said["max_concurrent_requests"] == 1024
+        assert said["limits"] == {
+            "max_request_size": 1_048_576,
+            "max_response_size": 10_485_760,
+            "max_string_length": 1_048_576,
+            "max_array_elements": 10_000,
+            "max_nesting_depth": 32,
+            "max_batch_operations": 50,
+        }
         flags = said["capabilities"]
         assert flags["batch"] and flags["field_selection"] and flags["confirmation"] and flags["warnings"]
         assert not (flags["aggregations"] or flags["relationship_queries"] or flags["pagination"])
@@ -127,6 +136,8 @@ async def test_the_protocol_object_says_what_is_in_force(tmp_path: Path) -> None
         flags = said["capabilities"]
         names = ("batch", "field_selection", "confirmation", "dangerous_operations")
         assert [flags[name] for name in names] == [False] * 4
+        types = {one["name"] for one in (await client.introspect(query="types"))["types"]}
+        assert types >= PROTOCOL_TYPES and not types & {"DangerLevel", "FieldSelection", "SafetyTier"}
         unknown = await client.do("docs__list_users", {"fields": "minimal"})
         assert unknown["error"]["details"]["unknown_params"] == ["fields"]
         assert (await client.do("docs__delete_document", {"document_id": "d"}, "delete"))["success"]

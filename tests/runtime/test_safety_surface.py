@@ -38,6 +38,7 @@ def mode(here: AgentsHere) -> Any:
 
 
 @pytest.mark.req("AQL-8.5.4-2", "AQL-8.6.1-3", "AQL-8.7.4-2", "AQL-8.7.2-4", "AQL-8.7.1-3", "AQL-8.7.3-2")
+@pytest.mark.req("AQL-C.intro-10", "AQL-8.7.2-15")
 async def test_introspection_shows_the_loop_and_where_its_operations_belong(here: AgentsHere) -> None:
     client = await Lines(here, "aql").greet()
     listed = await client.introspect(query="operations", search="execution agent challenge confirm")
@@ -58,7 +59,8 @@ async def test_introspection_shows_the_loop_and_where_its_operations_belong(here
         refused = await client.do(declaration.name, family=other)
         assert refused["error"]["code"] == "VALIDATION_ENDPOINT_MISMATCH"
     names = [one["name"] for one in (await client.introspect(query="types"))["types"]]
-    assert {"SafetyTier", "NotificationType", "AutonomyDirective"} <= set(names)
+    assert {"SafetyTier", "NotificationType", "AutonomyDirective", "AgentNotification"} <= set(names)
+    assert "after a failed step tell them before you try again" in client.greeting["instructions"]
     for name, values in (
         ("SafetyTier", ["advisory", "confirm", "verify", "danger_zone"]),
         ("NotificationType", ["permission_pending", "autonomy_pause", "danger_zone", "status", "error"]),
@@ -153,7 +155,7 @@ async def test_the_capability_follows_the_mode(here: AgentsHere, mode: Any) -> N
         assert listed["_protocol"]["capabilities"]["execution_safety_loop"] == word
 
 
-@pytest.mark.req("AQL-8.6.6-1")
+@pytest.mark.req("AQL-8.6.6-1", "AQL-8.7.3-8")
 async def test_the_loop_alone_serves_seven_operations_and_judges_foreign_actions(here: AgentsHere) -> None:
     client = await Lines(here, "safety").greet()
     tools = [one["name"] for one in (await client.request("tools/list", {}))["result"]["tools"]]
@@ -167,6 +169,7 @@ async def test_the_loop_alone_serves_seven_operations_and_judges_foreign_actions
     (block,) = [one for one in here.loop.blocks.of_principal("local") if one.name == "coder"]
     code = here.shown(block.challenge_id)
     assert (await client.do("verify_challenge", challenge_id=block.challenge_id, code=code))["data"]["verified"] is True
+    assert b'"method"' not in client.received  # nothing of it is pushed
 
 
 @pytest.mark.req("AQL-X-2")

@@ -201,6 +201,9 @@ class Adapter:
         """Declare an operation. Raises DeclarationInvalid with what is wrong with it. `own`: of the library itself."""
         named = name if name is not None else getattr(function, "__name__", "")
         said = description if description is not None else inspect.getdoc(function) or ""
+        problem = check_operation(Operation(name=named, category=category, description=said))
+        if problem is not None and not own:
+            raise DeclarationInvalid(problem)
         identifiers = [one for one in inspect.signature(function).parameters if one != "input"]
         partial = {"input": (*fixed, *identifiers)} if category is Category.UPDATE else {}
         signature = read_signature(named, function, partial=partial)

@@ -22,7 +22,7 @@ from interlock.protocol.aql.validation import Arguments, Validator
 from interlock.protocol.jsonrpc.codec import maybe_string
 from interlock.protocol.mcp.eras import MODERN
 from interlock.runtime.aql.lifted_servers import LiftedServers
-from interlock.runtime.aql.loop_operations import TYPES, LoopOperations
+from interlock.runtime.aql.loop_operations import LoopOperations
 from interlock.runtime.aql.native_operations import NativeOperations
 from interlock.runtime.aql.operation_index import INTROSPECTION, Entry, OperationIndex, OperationNames
 from interlock.runtime.aql.tokens import confirmation_tokens, token_lives
@@ -210,7 +210,7 @@ class AqlAdapter:
 
     def types(self) -> list[TypeDeclaration]:
         aql = self.plan.aql
-        return protocol_types(has_danger=aql.danger.enforce, has_fields=aql.field_selection, more=list(TYPES))
+        return protocol_types(has_danger=aql.danger.enforce, has_fields=aql.field_selection, more=self.loop.types())
 
     def protocol(self, endpoints: Endpoints, caller: Caller, index: OperationIndex) -> dict[str, Any]:
         aql = self.plan.aql

@@ -47,7 +47,17 @@ TYPES: Final = (
             Parameter(name="reason", type="string"),
             Parameter(name="stepsRemaining", type="integer", minimum=0),
             Parameter(name="nextStepRisk", type="SafetyTier"),
-            Parameter(name="notifications", type="array"),
+            Parameter(name="notifications", type="array", items={"type": "AgentNotification"}),
+        ),
+    ),
+    TypeDeclaration(
+        name="AgentNotification",
+        kind="object",
+        fields=(
+            Parameter(name="type", type="NotificationType", required=True),
+            Parameter(name="message", type="string", required=True),
+            Parameter(name="metadata", type="object", description="operation, reason, level, verificationId"),
+            Parameter(name="timestamp", type="string", required=True, format="date-time"),
         ),
     ),
 )
@@ -208,6 +218,9 @@ class LoopOperations:
     def instructions(self) -> str:
         """What an agent is told to keep to (8.6.5); empty while the loop is disabled."""
         return "" if self.mode() == "disabled" else INSTRUCTIONS  # AQL-8.6.5-1
+
+    def types(self) -> tuple[TypeDeclaration, ...]:
+        return () if self.mode() == "disabled" else TYPES
 
     def protocol(self) -> dict[str, Any] | None:
         """`_protocol.safety`: what is in force, and of patterns only how many there are (8.7.4)."""
