@@ -63,7 +63,7 @@ class Client:
         self._process.stdout.close()
 
 
-@pytest.mark.req("AQL-C.tool-5", "AQL-2.3.4-1")
+@pytest.mark.req("AQL-C.tool-5", "AQL-2.3.4-1", "AQL-4.7.1-1")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", "2026-07-28"])
 def test_documents_are_made_found_changed_and_outlive_the_program(tmp_path: Path, version: str) -> None:
     client = Client(tmp_path / "documents.db", version)

@@ -64,6 +64,32 @@ async def test_every_read_of_the_example_is_repeated_and_leaves_the_store_as_it_
         assert one == two and stored() == before, name
 
 
+@pytest.mark.req("AQL-C.page-2", "AQL-C.fields-3")
+async def test_collections_are_filtered_sorted_searched_and_shown_as_their_parameters_say(
+    documents: tuple[Adapter, Path],
+) -> None:
+    service = Service(documents[0])
+
+    async def read(operation: str, **params: Any) -> Any:
+        text = json.dumps({"operation": operation, "params": params}).encode()
+        said = json.loads((await service.answer("mcp_aql_read", text, context))[0])
+        return said.get("data", said.get("error"))
+
+    for name, default in (("get_document", "full"), ("list_documents", "standard"), ("search", "minimal")):
+        shown = (await read("introspect", query="operations", name=name))["operation"]["parameters"]
+        assert [one["default"] for one in shown if one["name"] == "fields"] == [default]
+    by_title: dict[str, Any] = {"sort": {"field": "title", "order": "desc"}, "fields": ["title"], "first": 1}
+    page = await read("list_documents", **by_title)
+    assert [one["title"] for one in page["items"]] == ["Two"] and page["pageInfo"]["hasNextPage"]
+    page = await read("list_documents", filter={"author": "ada"}, **by_title)
+    assert [one["title"] for one in page["items"]] == ["One"] and not page["pageInfo"]["hasNextPage"]
+    assert {"id", "title"} <= set((await read("search", query="one"))["items"][0]) <= {"id", "title", "_etag"}
+    found = await read("search", query="a c", first=1, fields=["title"])
+    assert len(found["items"]) == 1 and found["pageInfo"]["hasNextPage"]
+    refused = await read("list_documents", filter={"colour": "red"})
+    assert (refused["code"], refused["details"]["unknown_fields"]) == ("VALIDATION_UNKNOWN_FIELD", ["filter.colour"])
+
+
 def requests_in(text: str) -> list[dict[str, Any]]:
     return [json.loads(found) for found in re.findall(r'\{"operation".*\}', text)]
 

@@ -1,10 +1,13 @@
 """Requests to an adapter: the order of their handling, where parameters stand, and what is refused."""
 
 import json
+from typing import Any, cast
 
 import pytest
 from tests.aql.library import Library
 
+from interlock.aql import Context
+from interlock.aql.service import Service
 from interlock.protocol.aql.requests import NAME_CHARS_MAX
 
 
@@ -223,6 +226,16 @@ def test_warnings_stand_on_successes_without_repeats() -> None:
     assert library.progress == [(1, 2, "half")]
     batch = library.ask("execute", operations=[{"operation": "execute_wait"}])
     assert set(batch["results"][0]["result"]) == {"success", "data"}
+
+    @library.adapter.read
+    def get_warned(context: Context) -> None:
+        """Warns of much."""
+        for number, severity in enumerate(("low", "high", "medium") * 4):
+            context.warn("PERFORMANCE_SLOW_QUERY_WARNING", str(number), severity=cast(Any, severity))
+
+    library.service = Service(library.adapter)
+    kept = [one["message"] for one in library.ask("read", "get_warned")["warnings"]]
+    assert kept == ["0", "1", "2", "3", "4", "5", "7", "8", "10", "11"]  # of the low ones the last went
 
 
 @pytest.mark.req("AQL-8.1-4", "AQL-C.token-3", "AQL-C.token-4")

@@ -138,7 +138,7 @@ def stdio(tmp_path: Path, lines: list[bytes], surface: str = "aql") -> dict[Any,
     return {one["id"]: one for one in map(json.loads, done.stdout.splitlines()) if "id" in one}
 
 
-@pytest.mark.req("AQL-C.conf-1")
+@pytest.mark.req("AQL-C.conf-1", "AQL-4.7.1-1")
 def test_stdio_serves_the_surface_that_is_asked_for(tmp_path: Path) -> None:
     asked = {"operation": "introspect", "params": {"query": "operations"}}
     introspect = {"name": "mcp_aql_read", "arguments": asked}

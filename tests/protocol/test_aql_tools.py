@@ -136,7 +136,7 @@ def test_real_tools_keep_the_categories_that_were_recorded() -> None:
     assert classified(unannotated) == ("EXECUTE", "fallback")
 
 
-@pytest.mark.req("AQL-C.map-8", "AQL-C.map-9", "AQL-8.3-2")
+@pytest.mark.req("AQL-C.map-8", "AQL-C.map-9", "AQL-8.3-2", "AQL-8.5.3-2")
 def test_only_what_can_be_merged_by_forwarding_is_an_update() -> None:
     number = {"type": "integer"}
     issue = schema(
@@ -175,6 +175,9 @@ def test_only_what_can_be_merged_by_forwarding_is_an_update() -> None:
     assert isinstance(request, Request)
     sent = Validator(kept).validate(request)
     assert isinstance(sent, Arguments) and decode_value(sent.text) == {"id": "1", "input": {"a": "b"}}
+    for verb, said in (("upload", "Similar to create."), ("rename", "Similar to update."), ("create", "")):
+        made = declare_tool(facts(f"{verb}_file", schema(("path", "content"), path=TEXT, content=TEXT))).description
+        assert said in made and ("Similar" in made) is bool(said)
     upsert = classify_tool(facts("create_or_update_file", schema(("path", "content"), path=TEXT, content=TEXT)))
     assert upsert.classified.category is Category.UPDATE
 
@@ -188,6 +191,10 @@ def test_names_raise_the_danger_and_declarations_override() -> None:
         ("purge_cache", Danger.DANGEROUS),
         ("erase_permanently", Danger.DANGEROUS),
         ("deploy_production", Danger.FORBIDDEN),
+        *((f"{word}_x", Danger.DANGEROUS) for word in ("force", "bulk_delete", "override", "bypass", "purge")),
+        *((f"x_{word}", Danger.DANGEROUS) for word in ("permanently", "without_backup")),
+        *((f"{word}_x", Danger.FORBIDDEN) for word in ("drop", "delete_all", "truncate", "reset", "destroy", "wipe")),
+        ("x_production", Danger.FORBIDDEN),
         ("get_x", None),
     ):
         assert danger_by_name(name) == expected

@@ -3,6 +3,7 @@ them as through flat calls."""
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from interlock.runtime.aql.native_operations import OperationContext
 from interlock.runtime.calls.caller import Principal
 
 ERAS = ["modern", "legacy"]
+UTC = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
 
 
 def code(envelope: dict[str, Any]) -> str:
@@ -169,6 +171,7 @@ async def test_a_batch_has_fifty_items_at_most(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("AQL-C.token-1", "AQL-C.token-2", "AQL-C.token-3", "AQL-C.token-4", "AQL-C.token-5", "AQL-C.token-6")
+@pytest.mark.req("AQL-4.7.2-2")
 @pytest.mark.parametrize("era", ERAS)
 def test_a_token_releases_its_own_call_once(tmp_path: Path, era: str) -> None:
     @still
@@ -190,10 +193,11 @@ def test_a_token_releases_its_own_call_once(tmp_path: Path, era: str) -> None:
                 }
                 assert details["confirmation_token"] == said["confirmation"]["token"]
                 assert details["expires_at"] == said["confirmation"]["expires_at"]
+                assert re.fullmatch(UTC, details["expires_at"])
                 return cast(str, details["confirmation_token"])
 
             tokens = {await token() for _ in range(20)}
-            assert len(tokens) == 20 and all(len(each) == 48 for each in tokens)
+            assert len(tokens) == 20 and all(re.fullmatch("conf_[A-Za-z0-9_-]{43}", each) for each in tokens)
             first, second, third, *_ = sorted(tokens)
             assert sent(leaf) == []
             assert code(await send(document_id="e", confirmation_token=first)) == "TOKEN_SCOPE_MISMATCH"
@@ -226,6 +230,7 @@ def test_a_token_releases_its_own_call_once(tmp_path: Path, era: str) -> None:
             expired = await send(document_id="d", confirmation_token=expiring)
             assert code(expired) == "TOKEN_EXPIRED"
             assert set(expired["error"]["details"]) == {"token", "expired_at", "current_time"}
+            assert all(re.fullmatch(UTC, expired["error"]["details"][at]) for at in ("expired_at", "current_time"))
             assert "'d'" not in json.dumps(expired)
 
     run()
@@ -420,18 +425,22 @@ def test_an_error_of_the_server_is_a_failure_in_a_result(tmp_path: Path, era: st
     run()
 
 
-@pytest.mark.req("AQL-C.map-13")
+@pytest.mark.req("AQL-C.map-13", "AQL-8.1-5")
 @still
 async def test_failures_of_the_way_are_failures_of_the_operation(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         quick = tool("list_users", {"latency_class": "fast", "mutable": False, "reversible": True})
-        leaf = await here.leaf(tools=[quick])
+        runs = tool("run", {"latency_class": "fast", "mutable": True, "reversible": True})
+        leaf = await here.leaf(tools=[quick, runs])
         client = here.modern()
         leaf.mute = {"tools/call"}
-        waits = client.client.begin("tools/call", {"name": "mcp_aql_read", "arguments": one("docs__list_users")})
-        await move(6.0)
-        timeout = waits.result()["result"]["structuredContent"]
-        assert (code(timeout), timeout["error"]["details"]["reason"]) == ("INTERNAL_ERROR", "timeout")
+        for endpoint, name in (("mcp_aql_read", "list_users"), ("mcp_aql_execute", "run")):
+            waits = client.client.begin("tools/call", {"name": endpoint, "arguments": one(f"docs__{name}")})
+            await move(6.0)
+            timeout = waits.result()["result"]["structuredContent"]
+            assert (code(timeout), timeout["error"]["details"]["reason"]) == ("INTERNAL_ERROR", "timeout")
+        await move(60.0)
+        assert [call["name"] for call in sent(leaf)] == ["list_users", "run"]  # none is sent again
         leaf.cut()
         await turns()
         lost = await client.do("docs__list_users")

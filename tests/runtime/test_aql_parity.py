@@ -190,7 +190,7 @@ async def test_a_fast_call_may_overtake_a_slow_one_and_a_batch_keeps_its_order(t
         assert [one["operation"] for one in said["results"]] == ["slow__list_users", "fast__list_users"]
 
 
-@pytest.mark.req("AQL-C.map-3")
+@pytest.mark.req("AQL-C.map-3", "AQL-C.intro-6")
 @still
 async def test_what_an_operator_says_of_a_tool_wins_over_all_inference(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -221,6 +221,7 @@ async def test_what_an_operator_says_of_a_tool_wins_over_all_inference(
         assert listed["docs__categorised"]["semantic_category"] == "CREATE"
         assert (listed["docs__placed"]["endpoint"], listed["docs__placed"]["semantic_category"]) == ("read", "EXECUTE")
         assert listed["docs__update_it"]["semantic_category"] == "UPDATE"
+        assert await client.introspect(query="operations", name="docs__hidden") == {"operation": None}
         assert (await client.do("call_it", {"code": "1"}, "execute"))["success"]
         assert (await client.do("docs__categorised", {"code": "1"}, "create"))["success"]
         assert (await client.do("docs__placed", {"code": "1"}, "read"))["success"]

@@ -120,7 +120,7 @@ ENDINGS: list[tuple[str, str, Callable[[AgentsHere, Lines], None]]] = [
 ]
 
 
-@pytest.mark.req("AQL-2.3.2-1", "AQL-2.3.2-2", "AQL-2.3.3-1", "AQL-2.3.3-5", "AQL-2.3.3-6")
+@pytest.mark.req("AQL-2.3.2-1", "AQL-2.3.2-2", "AQL-2.3.3-1", "AQL-2.3.3-5", "AQL-2.3.3-6", "AQL-4.7.2-2")
 @pytest.mark.parametrize(("era", "kind", "end"), ENDINGS)
 async def test_however_a_session_ends_nothing_of_it_is_left(
     here: AgentsHere, era: str, kind: str, end: Callable[[AgentsHere, Lines], None]

@@ -278,7 +278,7 @@ async def test_required_then_types_then_unknown_then_constraints(tmp_path: Path)
         assert sent(leaf) == []
 
 
-@pytest.mark.req("AQL-C.map-5", "AQL-4.5.3-1", "AQL-4.5.3-2", "AQL-4.5.3-5", "AQL-4.5.3-3")
+@pytest.mark.req("AQL-C.map-5", "AQL-4.5.3-1", "AQL-4.5.3-2", "AQL-4.5.3-5", "AQL-4.5.3-3", "AQL-4.5.3-4")
 @still
 async def test_names_are_mapped_and_values_are_not(tmp_path: Path) -> None:
     async with place(tmp_path) as here:

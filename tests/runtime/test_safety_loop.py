@@ -67,6 +67,7 @@ preapproved = false
 max_autonomous_steps = 3
 [safety.agents.other]
 deny = ["look_*"]
+requires_approval = ["prune_*"]
 auto_approve = []
 """
 
@@ -295,7 +296,7 @@ async def test_concurrent_reports_are_judged_one_after_the_other(here: AgentsHer
     assert sorted(one["autonomy"]["stepsRemaining"] for one in answers) == [0, 1, 2]
 
 
-@pytest.mark.req("AQL-8.7.2-3", "AQL-8.7.2-2")
+@pytest.mark.req("AQL-8.7.2-3", "AQL-8.7.2-2", "AQL-X-9", "AQL-X-12")
 async def test_beyond_the_step_limit_a_person_lets_the_counter_begin_again(here: AgentsHere) -> None:
     agent = here.agent("client:limit", "short")
     await agent.start()
@@ -309,6 +310,7 @@ async def test_beyond_the_step_limit_a_person_lets_the_counter_begin_again(here:
     await agent.confirm(here.shown(approval.id))
     again = await agent.directive("writing a note")
     assert (again["continue"], again["stepsRemaining"], types(again)) == (True, 2, ["status", "status"])
+    assert types(await agent.directive("writing a note")) == []  # told once
 
 
 @pytest.mark.req("AQL-8.7.2-5", "AQL-8.7.2-15")
@@ -318,7 +320,8 @@ async def test_after_a_failed_step_a_person_is_asked(here: AgentsHere) -> None:
     for outcome in ("success", "skipped"):
         assert (await agent.directive(LOOK, outcome=outcome))["continue"] is True
     paused = await agent.directive(LOOK, outcome="failure")
-    assert paused["continue"] is False and "tell your user" in paused["reason"]
+    assert paused["continue"] is False
+    assert paused["reason"].startswith("The previous step failed; tell your user")
     (approval,) = here.waiting(agent.client)
     await agent.confirm(here.shown(approval.id))
     await agent.passes()
@@ -396,6 +399,14 @@ async def test_an_agent_has_its_own_policy_and_never_a_shorter_list_of_denials(h
     agent = here.agent("client:policy", "other")
     await agent.start()
     assert "nextStepRisk" in await agent.directive("read_file notes.txt")  # its own autoApprove is empty
+    for number, hint in enumerate(("prune_roses now", "git push origin main")):  # its own, and that of all
+        asked = here.agent(f"client:policy-{number}", "other")
+        await asked.start()
+        paused = await asked.directive(hint)
+        assert (paused["continue"], types(paused)) == (False, ["autonomy_pause"]) and "stopped" not in paused
+    free = here.agent("client:policy3")
+    await free.start()
+    assert (await free.directive("prune_roses now"))["continue"] is True
     assert (await agent.directive("look_around here"))["stopped"] is True
     twin = here.agent("client:policy2", "other")
     await twin.start()
@@ -442,7 +453,7 @@ async def test_a_required_client_acts_only_inside_an_execution(here: AgentsHere)
     assert not here.loop.executions.by_owner.get(("client:free", 0))
 
 
-@pytest.mark.req("AQL-8.6.4-3", "AQL-8.6.4-6", "AQL-8.7.1-2")
+@pytest.mark.req("AQL-8.6.4-3", "AQL-8.6.4-6", "AQL-8.7.1-2", "AQL-X-9")
 async def test_monitoring_judges_and_stops_nothing(here: AgentsHere) -> None:
     agent = here.agent("client:monitored", "short")
     before = here.loop.plan
@@ -469,6 +480,7 @@ async def test_monitoring_judges_and_stops_nothing(here: AgentsHere) -> None:
     finally:
         here.loop.replan(before)
     assert "status" in types(await agent.directive(LOOK))  # the mode is another
+    assert "status" not in types(await agent.directive(LOOK))
     paused = here.agent("client:monitored-later")
     await paused.start()
     assert (await paused.directive("git push origin main"))["continue"] is False

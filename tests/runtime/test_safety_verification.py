@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from msgspec import Raw
 from tests.interaction.gate.held import ADA, anchor
+from tests.runtime.agent_lines import Lines
 from tests.runtime.agents_here import ENFORCING, LOOK, Agent, AgentsHere, agents_here, failed
 from tests.runtime.parked import AheadClock
 from tests.servers.minting import mint
@@ -239,12 +240,18 @@ async def test_codes_cannot_be_guessed_in_numbers(here: AgentsHere) -> None:
     here.clock.ahead += 61
     fresh = (await failed(agent.report(LOOK))).details
     assert fresh is not None
-    for _ in range(10):
-        await failed(agent.verify(fresh["verification_id"], WRONG))
-    again = await failed(agent.verify(fresh["verification_id"], code))
-    assert again.details is not None and again.details["retry_after_seconds"] > 61  # the second time it is longer
-    outcomes = [one["outcome"] for one in await here.audited("agents/verify") if one["who"] == agent.client]
-    assert outcomes == ["failed"] * 10 + ["limited"] + ["failed"] * 10 + ["limited"]
+    for length in (120, 240):  # each violation within an hour doubles the window
+        wrong = [(await failed(agent.verify(fresh["verification_id"], WRONG))).code for _ in range(10)]
+        assert wrong == ["TOKEN_INVALID"] + ["TOKEN_ALREADY_USED"] * 9
+        again = await failed(agent.verify(fresh["verification_id"], code))
+        assert again.details is not None and length - 5 < again.details["retry_after_seconds"] <= length + 1
+        here.clock.ahead += length + 1
+        fresh = (await failed(agent.report(LOOK))).details
+        assert fresh is not None
+    records = [one for one in await here.audited("agents/verify") if one["who"] == agent.client]
+    assert [one["outcome"] for one in records] == (["failed"] * 10 + ["limited"]) * 3
+    assert {one["agent"] for one in records} == {"coder"} and {one["approval"] for one in records[:11]} == {id}
+    assert (await agent.verify(fresh["verification_id"], here.shown(fresh["verification_id"])))["verified"] is True
 
 
 @pytest.mark.req("AQL-8.8-1")
@@ -316,7 +323,7 @@ async def test_an_operator_denies_a_challenge_and_the_block_stays(here: AgentsHe
     assert (await failed(agent.verify(id, code))).code == "TOKEN_ALREADY_USED"
 
 
-@pytest.mark.req("AQL-8.8.3-4", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.7.3-7", "AQL-8.8.3-5")
+@pytest.mark.req("AQL-8.8.3-4", "AQL-8.6.4-5", "AQL-8.8.3-2", "AQL-8.7.3-7", "AQL-8.8.3-5", "AQL-X-9")
 async def test_neither_time_nor_mode_lifts_a_block(here: AgentsHere) -> None:
     agent, _ = await blocked(here, "client:long")
     before = here.loop.plan
@@ -416,15 +423,30 @@ async def test_no_code_is_written_anywhere_and_a_restart_forgives_nothing(
             assert form.encode() not in written
 
 
-@pytest.mark.req("AQL-8.8.3-3", "AQL-8.7.1-2", "AQL-8.6.3-3", "AQL-8.8.3-4")
+@pytest.mark.req("AQL-8.8.3-3", "AQL-8.7.1-2", "AQL-8.6.3-3", "AQL-8.8.3-4", "AQL-8.8.2-7")
+@pytest.mark.req("AQL-2.3.4-1", "AQL-8.4.3-1", "AQL-X-4")
 async def test_a_challenge_is_answered_after_a_restart_while_it_lasts(tmp_path: Path) -> None:
-    async with agents_here(tmp_path) as here:
+    config = f"[approvals]\nexpiry_s = 7200\n{ENFORCING}"
+    async with agents_here(tmp_path, config) as here:
         _, id = await blocked(here, "client:r1")
         code = here.shown(id)
-    async with agents_here(tmp_path) as here:
+        (challenge,) = here.waiting("client:r1")
+        assert 3590 < challenge.expires_at - wall(here) <= 3600  # of challenges it is an hour at most
+        done = here.agent("client:r2")
+        await done.start()
+        ended = await done.complete(summary="weeded")
+        recorded = await here.audited("agents/step")
+    async with agents_here(tmp_path, config) as here:
+        assert recorded and (await here.audited("agents/step"))[: len(recorded)] == recorded
+        own, other = [await Lines(here, "aql", client).greet() for client in ("client:r2", "client:r1")]
+        asked = {"execution_id": ended["execution_id"]}
+        assert (await own.do("get_execution", **asked))["data"] == {"element_name": "coder", **ended}
+        assert (await other.do("get_execution", **asked))["error"]["code"] == "NOT_FOUND_RESOURCE"
         told = (await failed(here.agent("client:r1").report(LOOK))).details
         assert told is not None and told["autonomy"]["stopped"] is True and told["autonomy"]["factors"]
         assert (await here.agent("client:r1").verify(id, code))["verified"] is True
+        here.clock.ahead += 86_401  # aql.execution_keep_s
+        assert (await own.do("get_execution", **asked))["error"]["code"] == "NOT_FOUND_RESOURCE"
 
 
 @pytest.mark.req("AQL-8.8.3-3")

@@ -156,6 +156,19 @@ def test_tools_are_listed_with_their_class_and_found_by_pattern(inline: Inline, 
     assert "no tool matches" in none.err
 
 
+@pytest.mark.req("AQL-8.3-4")
+def test_tools_are_listed_as_operations_with_how_their_category_was_found(inline: Inline, node: FakeOperations) -> None:
+    odd = {"name": "docs__frob", "category": "EXECUTE", "rule": "fallback", "reason": "Nothing is known of it."}
+    read = {"name": "docs__list", "category": "READ", "rule": "read_only", "reason": None}
+    node.tool_list = [tool("docs.frob", operation=odd), tool("docs.list", operation=read), tool("docs.none")]
+    head, *rows = inline("tools", "list", "--operations").lines
+    assert head.split() == ["TOOL", "OPERATION", "CATEGORY", "RULE", "REASON"]
+    assert [row.split(maxsplit=4) for row in rows] == [
+        ["docs.frob", "docs__frob", "EXECUTE", "fallback", "Nothing is known of it."],
+        ["docs.list", "docs__list", "READ", "read_only"],
+    ]
+
+
 def test_a_list_has_the_gist_of_a_description_and_show_the_whole(inline: Inline, node: FakeOperations) -> None:
     second = "This is a perfect tool for everything that you can think of."
     node.tool_list = [
