@@ -137,7 +137,7 @@ class Link(Struct, frozen=True, kw_only=True):
     transport: Annotated[str, Meta(description="stdio, http, sse, websocket, ...")]
     era: Annotated[str | None, Meta(description="legacy or modern; null before the first contact.")] = None
     protocol_version: Annotated[str | None, Meta(description="The version of MCP that is spoken.")] = None
-    state: Annotated[str, Meta(description="ready, connecting, slow, degraded, unauthorised, failed or stopped.")]
+    state: Annotated[str, Meta(description="ready, connecting, slow, asleep, degraded, unauthorised, failed, stopped.")]
     reason: Annotated[str | None, Meta(description="Why it stands like this.")]
     since: Annotated[str, Meta(description="Since when.")]
     server: Annotated[Server | None, Meta(description="What the server says of itself.")] = None

@@ -22,6 +22,8 @@ from tests.interaction.rooms.participant import token
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from interlock.runtime.base.link_state import LinkState
+
 pytestmark = pytest.mark.timeout(120)  # a browser starts slowly beside seven others
 
 TOOL, SERVER = "/tools?tool=garden.water_beds", "/servers?server=shed"
@@ -279,6 +281,15 @@ def test_a_server_says_why_it_failed_and_is_started_afresh(console: Console) -> 
     garden.get_by_role("button", name="calls under way end").click()
     wait_for(lambda: console.node.link("garden")["pid"] not in (None, before))
     console.node.wait_link("garden", {"state": "ready"})
+
+
+def test_a_server_that_sleeps_needs_no_attention(console: Console) -> None:
+    ask = "states => import('/console/dom.js').then(dom => states.filter(one => dom[NAME](one) CASE))"
+    states = [state.value for state in LinkState]
+    bad = console.page.evaluate(ask.replace("NAME", "'mood'").replace("CASE", "=== 'bad'"), states)
+    assert set(bad) == {"unauthorised", "failed"}
+    attended = console.page.evaluate(ask.replace("NAME", "'needsAttention'").replace("CASE", ""), states)
+    assert set(states) - set(attended) == {"ready", "slow", "asleep"}
 
 
 def test_agents_and_access_say_what_there_is_and_what_to_do_next(console: Console) -> None:

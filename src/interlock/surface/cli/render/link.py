@@ -32,6 +32,8 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     lines = [head]
     if link.reason:
         lines += labelled_lines("because", one_line(link.reason), width)
+    elif link.state == "asleep":
+        lines += labelled_lines("because", "it was idle; the next call starts it", width)
     if link.server:
         lines += labelled_lines("server", one_line(f"{link.server.name} {link.server.version}"), width)
     if link.driver:

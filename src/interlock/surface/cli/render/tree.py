@@ -30,6 +30,7 @@ _STYLES = {
     "unauthorised": "magenta",
     "failed": "red",
     "stopped": "dim",
+    "asleep": "dim",
 }
 _SIGNS = {"ready": "●", "connecting": "○", "slow": "◐", "degraded": "◐", "unauthorised": "!", "failed": "✗"}
 _ASCII_SIGNS = {"ready": "*", "connecting": ".", "slow": "~", "degraded": "~", "unauthorised": "!", "failed": "x"}

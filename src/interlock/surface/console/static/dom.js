@@ -111,7 +111,9 @@ setInterval(() => {
 }, 1000);
 
 /** The class of a link's state, for its colour. */
-export const mood = (state) => ({ ready: "good", slow: "warn", degraded: "warn", connecting: "info", stopped: "" })[state] ?? "bad";
+export const mood = (state) => ({ ready: "good", slow: "warn", degraded: "warn", connecting: "info", stopped: "", asleep: "" })[state] ?? "bad";
+/** One that was idle is started by the next call. */
+export const needsAttention = (state) => !["ready", "slow", "asleep"].includes(state);
 
 /** A button beside a text that puts it on the clipboard. */
 export function copy(text) {

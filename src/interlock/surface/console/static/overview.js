@@ -1,6 +1,6 @@
 // The node at a glance: how it stands, what waits for a person, the tree with its reasons, what happened last.
 import { failure, get } from "/console/api.js";
-import { ago, code, copy, count, countdown, empty, h, main, mood, pill, put } from "/console/dom.js";
+import { ago, code, copy, count, countdown, empty, h, main, mood, needsAttention, pill, put } from "/console/dom.js";
 import { on, start } from "/console/live.js";
 import { row } from "/console/records.js";
 
@@ -26,7 +26,7 @@ const stat = (number, text, href) => h("li", null,
   h(href ? "a" : "div", { href }, h("b", null, number.toLocaleString("en")), h("span", null, text)));
 
 function health(status) {
-  const bad = status.links.filter((one) => !["ready", "slow"].includes(one.state));
+  const bad = status.links.filter((one) => needsAttention(one.state));
   const total = status.links.length;
   if (status.node.audit_trouble) return h("p", { class: "error", role: "alert" }, "The audit log cannot be written: " + status.node.audit_trouble);
   if (status.configuration?.problem) return h("p", { class: "error", role: "alert" }, "The newest configuration is not in effect: " + status.configuration.problem);

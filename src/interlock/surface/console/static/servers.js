@@ -68,7 +68,7 @@ function details(link) {
   const last = h("div");
   const buttons = isAdmin && h("p", { class: "buttons" }, link.consent && authorize(link.segment), restart(link.segment));
   const made = h("div", { class: "inside" },
-    facts([["State", link.state + (link.reason ? ": " + line(link.reason) : "")], ["Since", when(link.since)], ["Server", link.server && line(link.server.name + " " + link.server.version)],
+    facts([["State", link.state + (link.reason ? ": " + line(link.reason) : link.state === "asleep" ? ": it was idle, and the next call starts it" : "")], ["Since", when(link.since)], ["Server", link.server && line(link.server.name + " " + link.server.version)],
       ["Driver", link.driver], ["Kind", link.kind + ", " + link.transport + (link.era ? ", " + link.era : "")], ["Calls", count(link.calls, "call") + ", " + link.errors + " failed" + (link.in_flight ? ", " + link.in_flight + " under way" : "")],
       ["Median", link.latency_ms ? link.latency_ms + " ms" : ""], ["Restarts", link.restarts ? String(link.restarts) : ""], ["Process", link.pid ? String(link.pid) : ""],
       ["Sandbox", link.sandbox === null ? "" : link.sandbox ? "yes" : "no"], ["Registered by", link.registration?.principal],

@@ -1,6 +1,6 @@
 // Tools: found by words, shown in full with every check that a call meets, and called.
 import { failure, get, may, post, session } from "/console/api.js";
-import { code, copy, count, empty, facts, h, keys, layout, line, long, main, mood, pill, put } from "/console/dom.js";
+import { code, copy, count, empty, facts, h, keys, layout, line, long, main, mood, needsAttention, pill, put } from "/console/dom.js";
 import { on, start } from "/console/live.js";
 import { call } from "/console/tool_call.js";
 import { argumentForm } from "/console/tool_form.js";
@@ -24,7 +24,7 @@ const href = (name) => "/tools?" + new URLSearchParams({ ...(words.value ? { q: 
 
 function row(tool) {
   const name = tool.withheld ? tool.segment + "." + tool.original : tool.name;
-  const [said, mark] = tool.withheld ? ["withheld", "warn"] : tool.state === "ready" || tool.state === "slow" ? kind(tool) : [tool.state, mood(tool.state)];
+  const [said, mark] = tool.withheld ? ["withheld", "warn"] : !needsAttention(tool.state) ? kind(tool) : [tool.state, mood(tool.state)];
   const inside = [h("span", { class: "name" }, line(name)), pill(said, mark), h("span", { class: "sub" }, tool.withheld ? line(tool.withheld) : gist(tool.description || tool.title))];
   return h("li", null, tool.withheld ? h("div", { class: "row two" }, inside)
     : h("a", { class: "row two", href: href(tool.name), onclick: (event) => { if (!event.metaKey && !event.ctrlKey) { event.preventDefault(); history.pushState(null, "", href(tool.name)); show(); } } }, inside));
