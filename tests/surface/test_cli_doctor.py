@@ -253,4 +253,11 @@ def test_a_dead_server_is_found_with_its_last_words_and_started_again(place: Pla
 def test_a_server_that_wants_a_person_is_found(place: Place, node: FakeOperations) -> None:
     node.link_list = [link("crm", "unauthorised", reason="it wants a token", consent=True)]
     assert place.only("server")["command"] == "interlock links restart crm --authorize"
+    needs = "it needs the secret crm-token: interlock secrets set crm-token"
+    node.link_list = [link("crm", "unauthorised", reason=needs)]
+    assert place.only("server")["command"] == "interlock secrets set crm-token"
+    needs = "it needs the environment variable KEY: set it, then start the node again"
+    node.link_list = [link("crm", "failed", reason=needs)]
+    found = place.only("server")
+    assert (found["command"], "links logs" in found["remedy"]) == (None, False)
     assert "a node is running" in place.inline("doctor").out

@@ -5,6 +5,7 @@ runs, at what the node says of itself; one that cannot look returns nothing.
 """
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -62,6 +63,8 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
     def is_remote(self) -> bool:
         return self.invocation.remote_url is not None
 
+
+_KEEPS_SECRET: Final = re.compile(r"interlock secrets set [^\s;,]+")
 
 Found = Iterator[tuple[str, str, str | None]]  # problem, remedy, command
 
@@ -232,10 +235,16 @@ def _servers(set_up: SetUp) -> Found:
             yield f"the device {link.segment} is {link.state}: {link.reason or 'no reason given'}", look, watch
         elif link.state in ("failed", "degraded"):
             wrote = f"; it wrote: {link.last_words}" if link.last_words else ""
-            look = f"interlock links logs {link.segment} shows what it wrote; then start it again"
-            yield f"{link.segment} is {link.state}: {link.reason or 'no reason given'}{wrote}", look, again
+            problem = f"{link.segment} is {link.state}: {link.reason or 'no reason given'}{wrote}"
+            if link.stderr_lines:
+                yield problem, f"interlock links logs {link.segment} shows what it wrote; then start it again", again
+            elif "start the node again" in (link.reason or ""):
+                yield problem, "mend that, and start the node again", None
+            else:
+                yield problem, "mend that; then start it again", again
         elif link.state == "unauthorised":
-            command = f"{again} --authorize" if link.consent else again
+            named = _KEEPS_SECRET.search(link.reason or "")
+            command = named[0] if named else f"{again} --authorize" if link.consent else again
             yield f"{link.segment} is unauthorised: {link.reason or 'no reason given'}", "give it a credential", command
 
 
