@@ -323,6 +323,9 @@ def test_a_call_that_waits_for_a_decision_ends_with_three(
     assert (done.code, done.out) == (3, "Nothing was executed.\n")
     assert f"interlock approvals show {CALL_ID[:8]}" in done.err
     assert inline("tools", "call", "demo.say", "--json").code == 3
+    held["_meta"] = {CONFIRMATION: {"status": "confirmation_denied", "confirmation_id": CALL_ID}}
+    denied = inline("tools", "call", "demo.say")
+    assert (denied.code, denied.out, denied.err) == (1, "Nothing was executed.\n", "")
     held["_meta"] = {}
     assert inline("tools", "call", "demo.say").code == 1
 

@@ -14,7 +14,7 @@ KIND: Final = "kind"  # why it is held, where it is not for this one call
 
 def denied_result(held: Held, said: str | None, *, has_output_schema: bool, modern: bool) -> bytes:
     """`said`: the reason the person gave."""
-    why = f" The reason given: {said}" if said else ""
+    why = f" The reason given: {said.rstrip('.')}." if said else ""
     text = f"Nothing was executed. A person was asked about this call of {held.tool} and refused it.{why}"
     until = f" The answer stands until {held.expires_at}." if held.expires_at is not None else ""
     shown = {**as_object(held), "status": DENIED} | ({"reason": said} if said else {})  # AX-11.3-11: denied

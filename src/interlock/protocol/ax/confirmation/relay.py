@@ -111,7 +111,7 @@ def _held_text(demand: dict[str, Any], held_by: str, url: str | None) -> str:
 
 def _refused_text(demand: dict[str, Any], held_by: str) -> str:
     reason = maybe_string(demand.get("reason"))
-    why = f" The reason given: {reason[:REASON_CHARS_MAX]}" if reason else ""
+    why = f" The reason given: {reason[:REASON_CHARS_MAX].rstrip('.')}." if reason else ""
     return (
         f"Nothing was executed. At {held_by}, a node below the one you called, a person was asked about this call of "
         f"{demand['tool']} and refused it.{why} Do not try the same in another way."

@@ -27,6 +27,11 @@ class ShownResult(
         return isinstance(held, dict) and held.get("status") == REQUIRED
 
     @property
+    def is_gated(self) -> bool:
+        """The gate answered, and not the tool: the call waits, or a person said no."""
+        return isinstance(self.meta.get(CONFIRMATION), dict)
+
+    @property
     def held_id(self) -> str | None:
         """Of a call that waits: what is to be decided."""
         id = self.meta[CONFIRMATION].get("confirmation_id") if self.waits else None
@@ -34,9 +39,9 @@ class ShownResult(
 
 
 def result_blocks(result: ShownResult) -> list[str]:
-    """Of a held call the text alone: its structured content says the same to programs."""
+    """Of the gate's answer the text alone: its structured content says the same to programs."""
     blocks = [_block(block) for block in result.content]
-    if bytes(result.structured) and not result.waits and not _repeats(result.content, result.structured):
+    if bytes(result.structured) and not result.is_gated and not _repeats(result.content, result.structured):
         blocks.append(printable(msgspec.json.format(bytes(result.structured), indent=2).decode()))
     return blocks or ["(empty result)"]
 

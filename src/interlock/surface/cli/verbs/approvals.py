@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WATCH_S = 1.0
 
-Kind = Literal["call", "definition", "start", "step", "verify", "proposal", "request"]
+Kind = Literal["call", "definition", "start", "step", "verify", "proposal", "request", "enrolment", "configuration"]
 app = verb_app("Show what waits for a decision.")
 
 

@@ -211,7 +211,7 @@ def _show(invocation: Invocation, raw: bytes) -> int:
         out.line(block)
     if result.held_id is not None:
         out.remark(f"it waits: interlock approvals show {one_line(result.held_id[:8])}")
-    if result.is_error and not result.waits:
+    if result.is_error and not result.is_gated:
         out.remark("the tool reports an error")
     return _code(result)
 
