@@ -81,10 +81,29 @@ class SimulatedSpi:
             self._chip = ctypes.c_void_p(None)
 
 
+class Monitor:
+    """Of one emulator."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+
+    def reset(self) -> None:
+        """Of the micro:bit alone: qemu's AVR goes on as if nothing was."""
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.connect(str(self._path))
+        self._socket.sendall(b"system_reset\n")
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
 class Chip:
     """One running chip, seen from the other end of its serial line."""
 
-    def __init__(self, line: socket.socket, monitor: socket.socket, framing: Framing) -> None:
+    def __init__(self, line: socket.socket, monitor: Monitor, framing: Framing) -> None:
         self.line = line
         self.framing = framing
         self._monitor = monitor
@@ -114,8 +133,7 @@ class Chip:
         return self.receive()
 
     def reset(self) -> None:
-        """Of the micro:bit alone: qemu's AVR goes on as if nothing was."""
-        self._monitor.sendall(b"system_reset\n")
+        self._monitor.reset()
 
 
 def free_port() -> int:
@@ -125,8 +143,8 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def emulator(kind: str, elf: Path, port: int, folder: Path) -> Iterator[socket.socket]:
-    """Starts the chip once somebody connects to `port`; gives the monitor's socket."""
+def emulator(kind: str, elf: Path, port: int, folder: Path) -> Iterator[Monitor]:
+    """Starts the chip once somebody connects to `port`."""
     program, *machine = EMULATORS[kind]
     need(program)
     path = folder / f"m{port}"
@@ -143,7 +161,7 @@ def emulator(kind: str, elf: Path, port: int, folder: Path) -> Iterator[socket.s
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    monitor = socket.socket(socket.AF_UNIX)
+    monitor = Monitor(path)
     try:
         yield monitor
     finally:
@@ -160,14 +178,6 @@ def chip(kind: str, stub: str, framing: Framing) -> Iterator[Chip]:
         line = connected(port)
         try:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            ends = time.monotonic() + BOUND_S
-            while True:
-                try:
-                    monitor.connect(str(Path(folder) / f"m{port}"))
-                    break
-                except (FileNotFoundError, ConnectionRefusedError):
-                    assert time.monotonic() < ends, "qemu has no monitor"
-                    time.sleep(0.01)
             yield Chip(line, monitor, framing)
         finally:
             line.close()

@@ -53,6 +53,7 @@ def test_tables_are_in_program_memory_and_there_is_no_heap(measured: ModuleType)
         assert not [name for name in found if re.search(r"malloc|calloc|realloc|^free$|sbrk|__brkval|__flp", name)]
 
 
+@pytest.mark.req("AX-8.3-1")
 def test_sources_and_programs_know_nothing_of_what_is_the_gateways(measured: ModuleType) -> None:
     foreign = re.compile(rb"json|http|sse\b|text/event|session|oauth|bearer|password|token|qualified", re.I)
     sources = [FIRMWARE / "mcpax.h", *FIRMWARE.glob("mcpax_*.c"), *FIRMWARE.glob("ports/*.c")]
