@@ -5,6 +5,7 @@ import http.client
 import json
 import re
 import signal
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.interaction.console.conftest import Console, Passkey, log_in
 from tests.interaction.console.garden import BIG_CHARS, command
 from tests.interaction.gate.held import Client
 from tests.interaction.harness import RunningNode, wait_for
+from tests.interaction.names.old_registry import ARGUMENT, register
 from tests.interaction.rooms.participant import token
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -26,7 +28,7 @@ from interlock.runtime.base.link_state import LinkState
 
 pytestmark = pytest.mark.timeout(120)  # a browser starts slowly beside seven others
 
-TOOL, SERVER = "/tools?tool=garden.water_beds", "/servers?server=shed"
+TOOL, SERVER, NAME = "/tools?tool=garden.water_beds", "/servers?server=shed", "/names?name=org_alter_handbook"
 PAGES = (
     "/",
     "/approvals",
@@ -36,6 +38,7 @@ PAGES = (
     SERVER,
     "/agents",
     "/rooms",
+    NAME,
     "/access",
     "/grants",
     "/classification",
@@ -297,6 +300,39 @@ def test_agents_and_access_say_what_there_is_and_what_to_do_next(console: Consol
     page = console.open("/access")
     expect(page.locator("main")).to_contain_text("browser")
     expect(page.locator("main")).to_contain_text("ada")
+
+
+@pytest.mark.req("REG-5-13", "REG-8.4-2", "REG-5-9", "REG-5-15")
+def test_names_are_found_and_show_what_is_late_their_record_and_what_waits(console: Console, tmp_path: Path) -> None:
+    beside = threading.Thread(target=register, args=(console.node.data,))  # a loop runs in this thread
+    beside.start()
+    beside.join()
+    asking = {"change_controller": "Kite", "authentication_scope": "member-recognition", "vendor_prefix": "kite_"}
+    asking |= {"specification_reference": "https://kite.invalid/", "semantics": "2", "argument_schema": ARGUMENT}
+    (tmp_path / "request.json").write_text(json.dumps(asking | {"return_schema": ARGUMENT}))
+    made = console.node.cli("names", "request", "kite_fly", "--from", str(tmp_path / "request.json"), "--json")
+    approval = json.loads(made.stdout)["approval"]
+    page = console.open("/names")
+    expect(page.locator("main")).to_contain_text("1 review is overdue")
+    draft = page.locator(".rows a.row", has_text="acme_draft")
+    expect(draft).to_contain_text("review overdue")
+    request = page.locator(f'a[href="/approvals/{approval}"]')
+    expect(request).to_contain_text("kite_fly")
+    page.get_by_label("Search").fill("acme_f")
+    expect(page.locator(".rows a.row", has_text="acme_")).to_have_count(1)
+    page.locator(".rows a.row", has_text="acme_fire").click()
+    shown = page.locator("#name")
+    expect(shown).to_contain_text("Revision 1")
+    expect(shown).to_contain_text("accept by expert:eve")
+    console.picture("names")
+    shown.get_by_role("button", name="Confirm that it is public").click()
+    expect(shown).to_contain_text("confirm_public by")
+    page.get_by_label("Search").fill("")
+    page.get_by_label("Status").select_option("Deprecated")
+    expect(page.locator("main")).to_contain_text("No name fits")
+    console.node.admin(f"/approvals/{approval}", "POST", {"decision": "deny", "reason": "later"})
+    expect(request).to_have_count(0)  # live
+    expect(console.open("/").locator("main")).to_contain_text("1 review of a registered name is overdue")
 
 
 def in_room(node: RunningNode, secret: str, kind: str, payload: dict[str, Any], **more: Any) -> int:

@@ -1,78 +1,19 @@
 """A node whose registry is old and whose servers are not all honest: what operators and clients are told of it."""
 
-import asyncio
-import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from tests.interaction.gate.held import ADA, GATED, Client, anchor, token
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.names.listed_server import served
+from tests.interaction.names.old_registry import ARGUMENT, RETURN, before, register
 
-from interlock.protocol.names.model import Entry, Revision, Status
-from interlock.protocol.names.records import Step
-from interlock.protocol.names.specification import schema_digest
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.names.state import Change, RegistryState
-from interlock.store.sqlite.names_log import SqliteNamesLog
-
-ARGUMENT: dict[str, Any] = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
-RETURN: dict[str, Any] = {"type": "object", "properties": {"did": {"type": "string"}}, "required": ["did"]}
 READS = {"readOnlyHint": True}
 POOR = '[[access]]\nwho = ["client:poor"]\nbudget = { max_calls_per_minute = 1 }\n'
 NARROW = '[[access]]\nwho = ["client:narrow"]\ntools = ["elsewhere.*"]\n'
-
-
-def before(days: int) -> str:
-    return (datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=days)).isoformat()
-
-
-def entry(name: str, scope: str = "member-recognition", **members: Any) -> Entry:
-    first = members.pop("first_registered", before(400))
-    argument, returned = (json.dumps(schema).encode() for schema in (ARGUMENT, RETURN))
-    revision = Revision(
-        revision=1,
-        specification_reference="draft-acme-search-03",
-        authentication_scope=scope,
-        registered=first,
-        argument_schema=msgspec.Raw(argument),
-        return_schema=msgspec.Raw(returned),
-        argument_digest=schema_digest(msgspec.Raw(argument)),
-        return_digest=schema_digest(msgspec.Raw(returned)),
-        schema_source="registrant",
-    )
-    given: dict[str, Any] = {"status": Status.ACTIVE, **members}
-    return Entry(
-        surface_name=name,
-        specification_reference="draft-acme-search-03",
-        authentication_scope=scope,
-        vendor_prefix="acme_",
-        change_controller="Acme",
-        first_registered=first,
-        revisions=(revision,),
-        **given,
-    )
-
-
-ENTRIES = (
-    entry("acme_draft", status=Status.PROVISIONAL, review_due=before(35)),
-    entry("acme_fire", "public"),
-    entry("acme_read", "public", public_confirmed_on=before(10)),
-    entry("acme_search"),
-)
-
-
-async def _register(data: Path) -> None:
-    state = RegistryState(SqliteNamesLog(data), Recorder(None), SystemClock())  # type: ignore[arg-type]
-    await state.open()
-    steps = (Step(at=state.now, by="expert:eve", what="accept", subject=one.surface_name, entry=one) for one in ENTRIES)
-    await state.change(lambda registry: Change(tuple(steps)))
-    await state.close()
 
 
 def tool(name: str, argument: Any = ARGUMENT, **members: Any) -> dict[str, Any]:
@@ -98,7 +39,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def node(tmp_path_factory: pytest.TempPathFactory, tools: Path) -> Iterator[RunningNode]:
     folder = tmp_path_factory.mktemp("held")
     (folder / "data").mkdir(mode=0o700)
-    asyncio.run(_register(folder / "data"))
+    register(folder / "data")
     more = '[auth]\nanonymous = "never"\n' + GATED + anchor("ada", ADA, "*") + POOR + NARROW
     with running_node(folder, {"shop": served(tools)}, more) as running:
         running.wait_link("shop", {"state": "ready"})

@@ -37,6 +37,7 @@ PAGES: Final = (
     ConsolePage(path="/access", title="Access", script="access.js", icon="M7 12a3 3 0 1 1 2-5l8 0v3h-2v2h-3v-2H9.5"),
 )
 GRANTS: Final = ConsolePage(path="/grants", title="Standing grants", script="grants.js", under="/approvals")
+NAMES: Final = ConsolePage(path="/names", title="Names", script="names.js", under="/tools")
 CLASSIFICATION: Final = ConsolePage(
     path="/classification", title="Classification", script="classification.js", under="/tools"
 )

@@ -7,13 +7,13 @@ from starlette.responses import Response
 from interlock.operator_api.audit import AuditRecord
 from interlock.operator_api.live import NodeEvent
 from interlock.surface.console.assets import PREFIX, assets
-from interlock.surface.console.frame import CLASSIFICATION, GRANTS, PAGES, console_page
+from interlock.surface.console.frame import CLASSIFICATION, GRANTS, NAMES, PAGES, console_page
 from interlock.surface.operator.endpoint import Endpoint, Handler, OperatorExchange
 from interlock.surface.operator.error_cases import UNKNOWN_FILE
 from interlock.surface.operator.event_stream import event_stream
 from interlock.surface.operator.requests import wants_page
 
-_PAGES = {one.path: one for one in (*PAGES, GRANTS, CLASSIFICATION)}
+_PAGES = {one.path: one for one in (*PAGES, GRANTS, NAMES, CLASSIFICATION)}
 _INBOX = "/approvals"  # where programs get the data itself
 
 
@@ -43,6 +43,10 @@ async def show_servers(_: OperatorExchange[None]) -> Response:
 
 async def show_agents(_: OperatorExchange[None]) -> Response:
     return console_page(_PAGES["/agents"])
+
+
+async def show_names(_: OperatorExchange[None]) -> Response:
+    return console_page(NAMES)
 
 
 async def show_grants(_: OperatorExchange[None]) -> Response:
@@ -95,6 +99,7 @@ ENDPOINTS = (
     _page_endpoint("/servers", show_servers),
     _page_endpoint("/agents", show_agents),
     _page_endpoint("/rooms", show_rooms),
+    _page_endpoint("/names", show_names),
     _page_endpoint("/access", show_access),
     _page_endpoint("/grants", show_grants),
     _page_endpoint("/classification", show_classification),

@@ -8,7 +8,7 @@ const RECENT = 8, WAITING = 5;
 const waiting = new Map();
 const place = {};
 
-const label = { call: "call", definition: "what a tool does", start: "start of an agent", step: "step of an agent", verify: "check of an agent", enrolment: "new approver", configuration: "loosened configuration", proposal: "proposal in a room" };
+const label = { call: "call", definition: "what a tool does", start: "start of an agent", step: "step of an agent", verify: "check of an agent", enrolment: "new approver", configuration: "loosened configuration", proposal: "proposal in a room", request: "request for a name" };
 
 function drawWaiting() {
   const all = [...waiting.values()].sort((a, b) => a.created_at.localeCompare(b.created_at));
@@ -85,7 +85,9 @@ function drawStatus(status) {
   const warn = status.gate.without_approver > 0 && h("p", { class: "told" }, "Calls of ", count(status.gate.without_approver, "held tool"),
     " can be approved by no one yet. ", h("a", { href: "/approvers" }, "Become the first approver"), ".");
   const open = status.gate.unclassified > 0 && h("p", { class: "told" }, count(status.gate.unclassified, "tool has", "tools have"), " no class yet, and calls wait. ", h("a", { href: "/classification" }, "Classify all at once"), ".");
-  put(place.tree, warn, open, tree(status), withheld(status));
+  const late = status.names.overdue > 0 && h("p", { class: "told" }, count(status.names.overdue, "review of a registered name is", "reviews of registered names are"), " overdue. ", h("a", { href: "/names" }, "Look at names"), ".");
+  const unconfirmed = status.names.unconfirmed > 0 && h("p", { class: "told" }, count(status.names.unconfirmed, "public name is", "public names are"), " to be confirmed. ", h("a", { href: "/names" }, "Look at names"), ".");
+  put(place.tree, warn, open, late, unconfirmed, tree(status), withheld(status));
   put(place.connect, h("h2", null, "Connect a client"), h("p", null, code(status.node.mcp_url), " ", copy(status.node.mcp_url)),
     h("p", { class: "muted" }, "MCP over HTTP; over stdio: ", code("interlock serve --stdio"), "."));
 }

@@ -77,6 +77,7 @@ function details(link) {
       ["Dropped", link.device && Object.entries(link.device.discarded).map(([why, times]) => times + " " + line(why)).join(", ")],
       ["Processes of callers", link.own.length ? String(link.own.length) : ""]]),
     link.withheld.length > 0 && [h("h2", null, "Not listed"), h("ul", null, link.withheld.slice(0, 50).map((one) => h("li", null, code(line(one.name)), " ", line(one.reason))))],
+    link.noted?.length > 0 && [h("h2", null, "What the registry of names says"), h("ul", null, link.noted.map((one) => h("li", null, code(line(one.name)), " ", line(one.note))))],
     buttons, last);
   logs(link.segment, last);
   return made;

@@ -104,7 +104,7 @@ async function show() {
 }
 
 put(split, h("section", { class: "list", "aria-label": "Tools" }, h("label", null, "Find a tool", words), told, list), h("section", { "aria-label": "The tool" }, detail));
-put(main(), h("h1", null, "Tools"), split);
+put(main(), h("h1", null, "Tools"), h("p", { class: "lead" }, "What their names mean is in the ", h("a", { href: "/names" }, "registry of names"), "."), split);
 addEventListener("popstate", show);
 keys({ "/": () => words.focus() });
 on("open", search);
