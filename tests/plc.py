@@ -75,6 +75,7 @@ class SerialPair:
         self._masters = [master for master, _ in ends]
         self._loop = asyncio.get_running_loop()
         self.is_cut = False
+        self.absent: int | None = None  # a unit for which nothing passes
         for here, there in (self._masters, self._masters[::-1]):
             self._loop.add_reader(here, self._pass_on, here, there)
         return self
@@ -89,7 +90,7 @@ class SerialPair:
 
     def _pass_on(self, here: int, there: int) -> None:
         data = os.read(here, 4096)
-        if not self.is_cut:
+        if not self.is_cut and data[0] != self.absent:
             os.write(there, data)
 
 

@@ -74,25 +74,52 @@ async def test_an_exception_ends_the_message(site: Site) -> None:
     assert site.plc.requests == [(3, BUSY)]
 
 
-async def test_one_request_is_in_flight_and_one_without_an_answer_is_given_up_alone() -> None:
+async def test_a_request_without_an_answer_is_given_up_alone_and_its_late_answer_is_not_the_next() -> None:
     plc = Plc()
     site = Site(plc, None, transport="modbus_tcp", host="127.0.0.1", tcp_port=await plc.listen(), timeout_ms=150)
     await site.one.open()
     try:
         plc.delay_s = 0.2
         site.one.send(READ_TEMPERATURE)
-        site.one.send(READ_LEVEL)
         async with asyncio.timeout(2):
-            while not site.plc.requests:  # noqa: ASYNC110
+            while not site.one.discarded:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        assert plc.requests == [(4, TEMPERATURE)]
         plc.delay_s = 0.0
+        site.one.send(READ_LEVEL)
         assert await site.owners[0].next_message() == bytes.fromhex("0009 04 03 02 0000")
         assert site.owners[0].messages == [bytes.fromhex("0009 04 03 02 0000")]
         assert site.one.discarded == {"no_answer": 1}
         assert site.owners[0].lost == []
     finally:
         await site.one.close()
+        await plc.stop()
+
+
+async def test_a_unit_that_is_not_there_does_not_keep_the_others_of_its_line_from_theirs() -> None:
+    plc = Plc()
+    with SerialPair() as line:
+        await plc.attach(line.paths[1])
+        site = Site(plc, line, transport="modbus_rtu", port=line.paths[0], timeout_ms=300)
+        absent = made(Owner(), site.connections, transport="modbus_rtu", port=line.paths[0], unit=9, timeout_ms=100)
+        await asyncio.gather(site.one.open(), site.two.open(), absent.open())
+        line.absent = 9
+        absent.send(READ_LEVEL)
+        site.one.send(READ_TEMPERATURE)
+        assert await site.owners[0].next_message() == TEMPERATURE_ANSWER
+        assert absent.discarded == {"no_answer": 1}
+
+        line.is_cut = True
+        site.one.send(WRITE_LEVEL)  # holds the line for its whole time
+        await asyncio.sleep(0)
+        site.two.send(bytes.fromhex(f"0008 05 06 {LEVEL:04x} 0001"))  # has no turn in its own
+        site.two.send(READ_TEMPERATURE)
+        await asyncio.sleep(0.35)
+        line.is_cut = False
+        plc.requests.clear()
+        site.two.send(READ_LEVEL)
+        assert await site.owners[1].next_message() == bytes.fromhex("0009 04 03 02 0000")
+        assert [function for function, _ in plc.requests] == [3]
+        await asyncio.gather(site.one.close(), site.two.close(), absent.close())
         await plc.stop()
 
 

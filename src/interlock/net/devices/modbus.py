@@ -1,8 +1,9 @@
 """Modbus: the requests of a message, one after the other, over TCP or a serial line (RTU), through pymodbus.
 
-Units of one address or line share it, with one request in flight. A request that has no answer is given up in silence:
-the sender of the message knows its time. On a serial line answers have no number, so that after one that did not come
-the line rests as long again: a late one must not be taken for the next.
+Units of one address or line share it, with one request in flight. A request that has no answer, or no turn, in its time
+is given up in silence: the sender of the message knows that time, and nothing is sent after it. On a serial line
+answers have no number, so that a unit whose answer did not come rests for half that time: a late one must not be taken
+for the next.
 """
 
 import asyncio
@@ -102,6 +103,7 @@ class ModbusLine:
         self._link = link
         self._client: AsyncModbusTcpClient | AsyncModbusSerialClient | None = None
         self._turn = asyncio.Lock()
+        self._rests: dict[int, float] = {}  # by unit: until when a late answer of it may come
         self._on_traffic: Callable[[bool, bytes], None] | None = None
 
     async def open(self) -> None:
@@ -128,22 +130,30 @@ class ModbusLine:
         if pdu is None:
             return None
         pdu.dev_id = unit
-        async with self._turn:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + timeout_s
+        await asyncio.sleep(self._rests.pop(unit, 0.0) - loop.time())
+        try:
+            async with asyncio.timeout_at(ends):
+                await self._turn.acquire()
+        except TimeoutError:
+            return None
+        try:
             client = self._client
             if client is None or self.is_lost:
                 return None
             self._on_traffic = on_traffic
-            try:
-                async with asyncio.timeout(timeout_s):
-                    response = await client.execute(False, pdu)
-            except TimeoutError:
-                if self._link.transport == "modbus_rtu":
-                    await asyncio.sleep(timeout_s)
-                return None
-            except (ModbusException, OSError):
-                return None
-            finally:
-                self._on_traffic = None
+            async with asyncio.timeout(timeout_s):
+                response = await client.execute(False, pdu)
+        except TimeoutError:
+            if self._link.transport == "modbus_rtu":
+                self._rests[unit] = loop.time() + timeout_s / 2
+            return None
+        except (ModbusException, OSError):
+            return None
+        finally:
+            self._on_traffic = None
+            self._turn.release()
         return bytes((response.function_code,)) + bytes(response.encode())
 
     @property
