@@ -70,6 +70,7 @@ def arm(folder: Path, name: str, profile: str, *flags: str) -> Path:
     return folder / "stub.elf"
 
 
+@pytest.mark.req("AX-8.N-6")
 @pytest.mark.parametrize(("text", "profile", "flags"), [(A, "a", ()), (B, "b", ("-DMCPAX_B_CRC=16",))])
 def test_what_is_written_compiles_answers_as_described_and_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, profile: str, flags: tuple[str, ...]

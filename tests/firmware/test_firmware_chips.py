@@ -80,6 +80,7 @@ def test_the_drafts_commands_run_and_a_wrong_length_has_a_status(table_stub: Chi
         assert answer == Answer(request_id=9, tool_id=2, payload=b"", status=253)
 
 
+@pytest.mark.req("AX-8.N-4")
 def test_table_stubs_answer_heartbeats_unknown_ids_and_failures_and_tell_events(table_stub: Chip) -> None:
     assert A.decode_untrusted(table_stub.ask(A.encode_heartbeat(200))) == Answer(request_id=200)
     assert called_a(table_stub, Tool(id=99, name="none")).status == 254
@@ -115,6 +116,7 @@ def test_the_drafts_tools_run_as_announced(booted: tuple[Chip, dict[int, Tool]])
     assert B.result(tools[1], called_b(stub, tools[1]).payload) == {"centigrade": 22}
 
 
+@pytest.mark.req("AX-8.N-4")
 def test_self_describing_stubs_answer_heartbeats_errors_and_requests_to_announce(
     booted: tuple[Chip, dict[int, Tool]],
 ) -> None:

@@ -280,6 +280,7 @@ def running(*words: str) -> Iterator[IO[str]]:
             process.terminate()
 
 
+@pytest.mark.req("AX-8.N-6")
 def test_a_simulated_device_is_served_and_what_is_said_is_shown(place: Place, tmp_path: Path) -> None:
     described = place.line("vent").file.parent / "played.toml"
     file, port = tmp_path / "played.toml", tmp_path / "played.pty"

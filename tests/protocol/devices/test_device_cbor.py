@@ -215,6 +215,7 @@ def test_what_is_read_is_what_another_decoder_reads(data: bytes) -> None:
     assert cbor2.loads(data) == ours
 
 
+@pytest.mark.req("AX-8.2-8")
 def test_the_encoder_writes_shortest_forms_and_ordered_keys() -> None:
     value = {5: 23, 1: 24, 3: [256, 65536, 2**32, -1, -25], 2: 1.5, 4: 0.1, 0: {"bb": b"\1", "a": None}}
     assert encoded(value).hex(" ", 1) == (
@@ -402,6 +403,7 @@ def test_cbor_in_the_frame_of_profile_a_repeats_its_ids() -> None:
     assert refusal(b"\x01\x02\x07" + encoded({2: 7, 4: {}}), codec) == "unexpected"
 
 
+@pytest.mark.req("AX-8.N-4")
 def test_mqtt_is_plain_json_rpc() -> None:
     events = (Event(id=1, name="motion"),)
     codec = codec_of(DeviceDescription(profile="json", link=LinkDescription(transport="mqtt_json"), events=events))
