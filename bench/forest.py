@@ -8,12 +8,9 @@ for that list again and again.
 import contextlib
 import http.client
 import json
-import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +19,7 @@ from bench import contestants, hops
 from bench.contestants import LOGS, Ready
 from bench.load import META, next_cursor
 from bench.measure import Spread, spread
-from bench.processes import ROOT, NotStarted, cores, cpu_seconds, python, resident_mb
+from bench.processes import Commanded, NotStarted, commanded, cores, cpu_seconds, resident_mb
 from bench.registrants import CHANGING, INTERVAL_S, Job
 
 ABOVE = "edge"
@@ -63,42 +60,19 @@ class Planted(msgspec.Struct, kw_only=True):
 
 
 class _Crowd:
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._process, self._log = process, log
+    def __init__(self, process: Commanded) -> None:
+        self._process = process
 
     def tell(self, command: str) -> float:
         """When it was carried out."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(command.encode() + b"\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise NotStarted(self._log.read_text().strip()[-400:])
-        return float(line)
+        return float(self._process.tell(command))
 
 
 @contextlib.contextmanager
 def crowd(job: Job) -> Iterator[_Crowd]:
     log = LOGS / "registrants.log"
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            python("-m", "bench.registrants"),
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env={**os.environ, **contestants.PATHS},
-            preexec_fn=lambda: os.sched_setaffinity(0, cores()[0]),
-        )
-    with process:
-        try:
-            assert process.stdin is not None
-            process.stdin.write(msgspec.json.encode(job) + b"\n")
-            yield _Crowd(process, log)
-        finally:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+    with commanded("bench.registrants", msgspec.json.encode(job), log, contestants.PATHS) as process:
+        yield _Crowd(process)
 
 
 class _Client:

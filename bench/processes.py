@@ -73,6 +73,46 @@ def running(
         process.stdout.close()
 
 
+class Commanded:
+    """A process of the load generator that answers each line with a line."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process, self._log = process, log
+
+    def tell(self, command: str) -> bytes:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise NotStarted(self._log.read_text().strip()[-400:])
+        return line
+
+
+@contextlib.contextmanager
+def commanded(module: str, job: bytes, log: Path, environment: dict[str, str]) -> Iterator[Commanded]:
+    """Run a module of ours beside the load generator until its input ends; `job` is the first line it reads."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            python("-m", module),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, **environment},
+            preexec_fn=lambda: os.sched_setaffinity(0, cores()[0]),
+        )
+    with process:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(job + b"\n")
+            yield Commanded(process, log)
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+
+
 def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 

@@ -5,11 +5,8 @@ does none of this. Both have the same participants, who speak the same words; th
 """
 
 import contextlib
-import os
 import statistics
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +16,18 @@ from bench.contestants import LOGS, Ready
 from bench.crowds import _Operator
 from bench.load import Job as Calls
 from bench.measure import Spread, fast_server, sample, spread
-from bench.processes import ROOT, NotStarted, cores, cpu_seconds, free_port, python, resident_mb, running, wait_for_port
+from bench.processes import (
+    Commanded,
+    NotStarted,
+    commanded,
+    cores,
+    cpu_seconds,
+    free_port,
+    python,
+    resident_mb,
+    running,
+    wait_for_port,
+)
 from bench.rooms.audience import Heard, Job
 
 SHAPES = ((1, 10), (1, 100), (1, 1000), (100, 10))  # rooms, and participants of each
@@ -83,42 +91,18 @@ class RoomFigures(msgspec.Struct, kw_only=True):
 
 
 class _Audience:
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._process, self._log = process, log
+    def __init__(self, process: Commanded) -> None:
+        self._process = process
 
     def tell(self, command: str) -> Heard:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(command.encode() + b"\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise NotStarted(self._log.read_text().strip()[-400:])
-        return msgspec.json.decode(line, type=Heard)
+        return msgspec.json.decode(self._process.tell(command), type=Heard)
 
 
 @contextlib.contextmanager
 def audience(job: Job, name: str) -> Iterator[_Audience]:
     log = LOGS / f"audience-{name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            python("-m", "bench.rooms.audience"),
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env={**os.environ, **contestants.PATHS},
-            preexec_fn=lambda: os.sched_setaffinity(0, cores()[0]),
-        )
-    with process:
-        try:
-            assert process.stdin is not None
-            process.stdin.write(msgspec.json.encode(job) + b"\n")
-            yield _Audience(process, log)
-        finally:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+    with commanded("bench.rooms.audience", msgspec.json.encode(job), log, contestants.PATHS) as process:
+        yield _Audience(process)
 
 
 @contextlib.contextmanager
