@@ -1,7 +1,7 @@
 """The upgrades of /ax and /v0/ws to WebSockets, as uvicorn answers them. Loaded with the first that is asked for."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
@@ -39,6 +39,11 @@ class AxSocket(WebSocketsSansIOProtocol):
         if self.conn.handshake_exc is not None and not self.handshake_initiated and not self.transport.is_closing():
             self.transport.write(_BAD_REQUEST)
             self.transport.close()
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True  # uvicorn logs an error for a request that is answered without an upgrade
 
     def pipe(self, sink: MessageSink, max_bytes: int) -> AcceptedPipe:
         """What the connection is from now on."""

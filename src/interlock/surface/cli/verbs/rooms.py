@@ -165,8 +165,11 @@ def demote(invocation: Invocation, participant: Participant, *, topic: InRoom = 
 )
 def disconnect(invocation: Invocation, participant: Participant, *, topic: InRoom = None) -> None:
     """Close a participant's connections."""
+    from interlock.operator_api.rooms import Disconnected
+
     answer = invocation.node.post("participants", participant, "disconnect", query=_in(topic))
-    _say(invocation, answer, f"disconnected: {participant}")
+    is_closed = answer.as_(Disconnected).closedConnections > 0
+    _say(invocation, answer, f"disconnected: {participant}" if is_closed else f"{participant} has no connection")
 
 
 @verb(
