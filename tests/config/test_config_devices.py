@@ -59,6 +59,10 @@ def test_a_description_is_read_into_the_plan(project: Project) -> None:
         ('port = "/dev/ttyUSB0"', 'port = "/dev/ttyUSB0"\ncrc = "none"', 5, "a frame has a checksum"),
         ("id = 2", "id = 256", 13, "'id': expected 'int' <= 255"),
         ('type = "u8"', 'type = "enum"', 17, "'value' is an enum without values"),
+        ("id = 2", 'id = 2\nlatency_class = "hasty"', 12, "the capability of 'write' is wrong"),
+        ("id = 2", "id = 2\ncapability = { auth_scope = 3 }", 12, "the capability of 'write' is wrong"),
+        ("id = 2", 'id = 2\nstatus = { hot = "x" }', 14, "'hot' is no status"),
+        ("id = 2", 'id = 2\ninput_schema = { type = "objekt" }', 14, "input_schema of 'write' is no JSON Schema"),
         ('"uart_cbor"', '"can_cbor"', 3, "a device of profile 'a' has no transport can_cbor"),
     ],
 )
@@ -69,6 +73,11 @@ def test_what_is_wrong_is_said_with_file_and_line(project: Project, was: str, no
     found = [problem for problem in problems if says in str(problem)]
     assert found, problems
     assert (found[0].file, found[0].line) == (str(file), line)
+
+
+def test_only_a_device_that_is_polled_says_how(project: Project) -> None:
+    describe(project, PROFILE_B.format(baud=9600) + 'presence = "cts"\n')
+    assert "announces itself" in project.problem("").message
 
 
 PROFILE_B = """\

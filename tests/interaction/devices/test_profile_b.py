@@ -1,5 +1,6 @@
 """Devices that describe themselves: registered at boot and when asked, named by their description, classified once."""
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cobs import cobs
 from tests.interaction.devices.lines import Line, call, content, listed
 from tests.interaction.gate.held import ADA, anchor, classify
 from tests.interaction.harness import RunningNode, running_node, wait_for
@@ -33,6 +35,7 @@ profile = "a"
 [[tool]]
 id = 1
 name = "slow"
+latency_class = "fast"
 mutable = true
 reversible = true
 request = [{ name = "n", type = "u8" }]
@@ -176,6 +179,13 @@ def test_sixty_four_tools_come_in_parts_and_are_swapped_whole(place: Place) -> N
     assert before == {"sixty.tool_1"}
 
 
+TOO_LONG = announcement(*((id, [0, 0, 0, 0], 5) for id in range(40)))
+TOO_MANY = [
+    encoded({1: "r", 3: [{0: id, 1: [], 2: 5} for id in range(part * 13, part * 13 + 13)], 6: part < 4, 7: part})
+    for part in range(5)
+]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -186,12 +196,19 @@ def test_sixty_four_tools_come_in_parts_and_are_swapped_whole(place: Place) -> N
         announcement((1, [], 0)),
         encoded({1: "r", 3: [{0: 256, 1: [], 2: 5}]}),
         encoded({1: "r", 3: [{0: 1}]}),
+        TOO_LONG,
+        TOO_MANY,
     ],
 )
-def test_a_wrong_announcement_is_refused_whole(place: Place, wrong: bytes) -> None:
+@pytest.mark.req("AX-B.2-5")
+def test_a_wrong_announcement_is_refused_whole(place: Place, wrong: bytes | list[bytes]) -> None:
     before = set(listed(place.node, "alone"))
     dropped = sum(place.node.link("alone")["device"]["discarded"].values())
-    place.boards["alone"].line.say(wrong)
+    line = place.boards["alone"].line
+    if wrong is TOO_LONG:
+        line.write(cobs.encode(TOO_LONG) + b"\0")
+    else:
+        line.say(*([wrong] if isinstance(wrong, bytes) else wrong))
     wait_for(lambda: sum(place.node.link("alone")["device"]["discarded"].values()) > dropped)
     assert set(listed(place.node, "alone")) == before
 
@@ -215,15 +232,21 @@ def test_one_request_is_on_the_line_and_sixteen_wait(place: Place) -> None:
     line = place.queue
     line.heard.clear()
 
+    is_full = threading.Event()
+
     def slow(message: bytes) -> list[bytes]:
         if message[0] == 1:
-            time.sleep(0.03)
-            return [line.framing.encode(bytes((2, 1, 199, 1, 0))), *line.answers(message)]  # and one nobody asked for
+            is_full.wait(3.0)
+            return [line.framing.encode(bytes((2, 1, 199, 1, 0))), *line.answers(message)]  # and one for no request
         return line.answers(message)
 
     line.reply = slow
     with ThreadPoolExecutor(30) as clients:
-        results = list(clients.map(lambda n: call(place.node, "queue.slow", {"n": n}), range(30)))
+        asked = [clients.submit(call, place.node, "queue.slow", {"n": n}) for n in range(30)]
+        wait_for(lambda: sum(one.done() for one in asked) == 30 - 17)
+        assert len(line.calls()) == 1
+        is_full.set()
+        results = [one.result() for one in asked]
     line.reply = line.answers
     answered = [n for n, result in enumerate(results) if "content" in result]
     assert all(results[n]["structuredContent"] == {"n": n} for n in answered)

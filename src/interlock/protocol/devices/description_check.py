@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.protocol.ax.capability import Invalid, read_capability
 from interlock.protocol.ax.names import is_segment
 from interlock.protocol.devices.description import (
     TOOLS_MAX,
@@ -26,6 +27,7 @@ from interlock.protocol.devices.layouts import is_number, layout_size, size_of
 from interlock.protocol.devices.modbus_codec import register_faults
 from interlock.protocol.devices.wire_formats import framing_name
 from interlock.protocol.net.address_scope import is_loopback
+from interlock.protocol.schemas.validators import compile_schema
 
 Path = tuple[str | int, ...]
 
@@ -138,6 +140,9 @@ def _check_line(description: DeviceDescription) -> Iterator[DescriptionFault]:
         yield _fault(("link", "crc"), "a frame has a checksum", 'write crc = "crc8" or crc = "crc16", or leave it out')
     if description.profile == "a" and link.framing == "cobs":
         yield _fault(("link", "framing"), "a device of profile 'a' speaks in frames", "leave 'framing' out")
+    if description.profile == "b" and link.presence != "poll":
+        message = f"presence = '{link.presence}' is for profile 'a': a device of profile 'b' announces itself"
+        yield _fault(("link", "presence"), message, "leave it out")
     if link.presence == "gpio" and link.gpio is None:
         yield _fault(
             ("link", "presence"), "presence = 'gpio' needs 'gpio'", "name the file that reads 1 while it is there"
@@ -157,6 +162,7 @@ def _check_tools(description: DeviceDescription) -> Iterator[DescriptionFault]:
         yield from _check_class(description, tool, at)
         yield from _check_layout(tool, tool.request, "request", tool.req_len, at)
         yield from _check_layout(tool, tool.response, "response", tool.resp_len, at)
+        yield from _check_words(tool, at)
         if tool.registers and description.profile != "modbus":
             yield _fault((*at, "registers"), "registers belong to a device of profile 'modbus'")
         if not tool.registers and description.profile == "modbus":
@@ -178,6 +184,23 @@ def _check_class(description: DeviceDescription, tool: Tool, at: Path) -> Iterat
     if is_final and not description.link.allow_unchecked and not is_checked(description):  # AX-8.1-2, AX-8.N-3
         message = f"{tool.name!r} cannot be undone, and nothing on this link finds a wrong byte"
         yield _fault(at, message, 'write crc = "crc16" in [link], or allow_unchecked = true')
+
+
+def _check_words(tool: Tool, at: Path) -> Iterator[DescriptionFault]:
+    """What is said of a tool beside its layout."""
+    said = {key: getattr(tool, key) for key in ("mutable", "reversible", "latency_class")}
+    known = {key: value for key, value in said.items() if value is not None}
+    capability = read_capability({**tool.capability, **known}, private=None)
+    if isinstance(capability, Invalid):
+        yield _fault(at, f"the capability of {tool.name!r} is wrong: {capability.reason}")
+    for number in tool.status:
+        if not number.removeprefix("-").isdecimal() or int(number) == 0:
+            hint = 'for instance status = { "3" = "overheated" }'
+            yield _fault((*at, "status"), f"{number[:64]!r} is no status", hint)
+    for key in ("input_schema", "output_schema"):
+        schema = getattr(tool, key)
+        if schema is not None and (schema.get("type") != "object" or compile_schema(schema) is None):
+            yield _fault((*at, key), f"{key} of {tool.name!r} is no JSON Schema of an object")
 
 
 def _check_names(kind: str, entries: Iterable[Tool | Event]) -> Iterator[DescriptionFault]:
