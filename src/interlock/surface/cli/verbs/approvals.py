@@ -1,7 +1,7 @@
 """interlock approvals [show ID] [--watch] [--kind KIND]"""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -41,7 +41,10 @@ def approvals(
         typer.Argument(metavar="show ID", help="One of them in full.", autocompletion=approval_ids),
     ] = None,
     *,
-    kind: Annotated[Kind | None, typer.Option("--kind", help="One kind only.", show_default=False)] = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option("--kind", metavar="KIND", help=f"One kind only: {', '.join(get_args(Kind))}.", show_default=False),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also what was decided, and what lapsed.")] = False,
     code: Annotated[
         bool, typer.Option("--code", help="Show the code of an agent's challenge too; takes your key.")
