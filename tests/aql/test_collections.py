@@ -1,9 +1,13 @@
 """Collections of an adapter: pages by cursor, field selection, sorting."""
 
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 from tests.aql.library import Document, Library
+
+from interlock.aql import Listing, Page, Sort
+from interlock.aql.service import Service
 
 
 @pytest.fixture
@@ -127,3 +131,29 @@ def test_fields_are_presets_or_paths(library: Library) -> None:
 
 
 METADATA = {"priority": None, "tags": [], "author": None}
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Which titles."""
+
+    begins: str = ""
+
+
+@pytest.mark.req("AQL-C.page-2")
+def test_a_filter_and_a_query_combine_with_sorting_fields_and_pages(library: Library) -> None:
+    @library.adapter.read(name="search_documents", reason="people search")
+    async def search_documents(
+        page: Page, query: str, filter: Wanted | None = None, sort: Sort[Literal["title", "resource_id"]] | None = None
+    ) -> Listing[Document]:
+        """Documents with this in their title."""
+        begins = "" if filter is None else filter.begins
+        found = [one for one in library.documents.values() if query in one.title and one.title.startswith(begins)]
+        return page.of(found, key=lambda one: getattr(one, "resource_id" if sort is None else sort.field))
+
+    library.service = Service(library.adapter)
+    params = {"query": "1", "filter": {"begins": "t12"}, "sort": {"field": "title"}, "first": 2, "fields": ["title"]}
+    data = library.ask("read", "search_documents", params=params)["data"]
+    assert [one["title"] for one in data["items"]] == ["t120", "t121"]
+    assert data["pageInfo"]["totalCount"] == 10
+    wrong = library.ask("read", "search_documents", params={"query": "1", "filter": {"colour": 1}})["error"]
+    assert wrong["details"]["unknown_fields"] == ["filter.colour"]

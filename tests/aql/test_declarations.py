@@ -119,6 +119,7 @@ def test_other_verbs_are_warned_of_or_refused_unless_a_reason_is_given(
     with pytest.raises(DeclarationInvalid, match=verb):
         Adapter("x", strict_names=True).add(category, function, name=name)
     adapter = Adapter("x", strict_names=True)
+    adapter.add(Category.READ, other, name="search")  # a name without a resource that needs none
     adapter.add(category, function, name=name, reason="users say so")
     assert adapter.operations[name].declaration.description.startswith(f"Does it. Users say so. Similar to {verb}.")
     return None
@@ -194,6 +195,15 @@ def test_another_profile_has_other_endpoints() -> None:
     assert list(listed) == ["mcp_aql_discover", "mcp_aql_query", "mcp_aql_manage", "mcp_aql_operate"]
     assert listed["mcp_aql_query"] == {"readOnlyHint": True, "destructiveHint": False}
     assert listed["mcp_aql_manage"] == {"readOnlyHint": False, "destructiveHint": True}
+    own = custom_profile("own", {"query": ["READ", "UPDATE"], "operate": ["CREATE", "DELETE", "EXECUTE"]})
+    assert isinstance(own, Profile)
+    mixed = {one["name"]: one["annotations"] for one in Library(profile=own).service.definitions()}
+    assert mixed["mcp_aql_query"] == {"readOnlyHint": False, "destructiveHint": True}
+    reading = Adapter("reading", mode="single")
+    _declare(reading, "get_thing")
+    (single,) = Service(reading).definitions()
+    assert (single["name"], single["annotations"]["readOnlyHint"]) == ("mcp_aql", False)
+    assert single["annotations"]["destructiveHint"] is True
     assert library.ask("query", "list_users")["success"]
     assert library.ask("manage", "create_document", params={"title": "x"})["success"]
     assert library.ask("operate", "execute_wait")["success"]

@@ -288,9 +288,16 @@ def test_a_state_of_its_own_is_declared_shown_and_cancelled() -> None:
                 """Runs."""
 
 
-@pytest.mark.req("AQL-8.4.5-1", "AQL-8.4.4-5")
+@pytest.mark.req("AQL-8.4.5-1", "AQL-8.4.4-5", "AQL-8.4-1")
 def test_the_life_cycle_is_introspected() -> None:
     library = Library()
+    offered = {
+        "get_execution": "READ",
+        "list_executions": "READ",
+        "cancel_execution": "EXECUTE",
+        "retry_execution": "EXECUTE",
+    }
+    assert {name: library.details(name)["semantic_category"] for name in offered} == offered
     assert library.details("execute_job")["lifecycle"] == {
         "states": ["pending", "running", "completed", "failed", "cancelled", "queued"],
         "supports_cancel": True,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -181,6 +182,7 @@ def test_an_update_needs_what_it_updates(library: Library) -> None:
 @pytest.mark.req("AQL-9.3.2-1", "AQL-9.3.2-2", "AQL-9.3.2-3")
 async def test_a_version_is_shown_asked_for_and_refused_when_stale(library: Library) -> None:
     tag = (await library.call("read", "get_document", resource_id="a"))["data"]["_etag"]
+    assert re.fullmatch(r'W/"[0-9a-f]{8,}"', tag)
     listed = (await library.call("read", "list_documents", fields=["title"]))["data"]["items"]
     assert listed == [{"title": "First", "_etag": tag}]
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -207,3 +208,29 @@ async def test_an_ended_execution_is_read_with_its_result_for_a_day(here: Agents
     here.clock.ahead += 86_401
     gone = await client.do("get_execution", execution_id=started)
     assert gone["error"]["code"] == "NOT_FOUND_RESOURCE"
+
+
+def times_in(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every time in an answer, with the member that it is in."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from times_in(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from times_in(inner, name)
+    elif isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\dT", value):
+        yield name, value
+
+
+@pytest.mark.req("AQL-4.7.2-2")
+async def test_every_time_that_is_told_is_in_utc(here: AgentsHere) -> None:
+    client = await Lines(here, "aql").greet()
+    asked = await client.do("delete_thing", "delete")
+    execution = (await client.do("execute_agent", element_name="coder"))["data"]["execution_id"]
+    paused = await client.do("record_execution_step", element_name="coder", nextActionHint="calling delete_user")
+    await client.do("abort_execution", element_name="coder")
+    state = await client.do("get_execution", execution_id=execution)
+    told = list(times_in([asked, paused, state, await records(here)]))
+    assert {"expires_at", "started_at", "finished_at", "timestamp", "at"} <= {name for name, _ in told}
+    assert [one for one in told if not one[1].endswith("Z")] == []
+    client.leave()

@@ -20,6 +20,7 @@ from interlock.operator_api.grants import Grant
 from interlock.operator_api.requests import DraftGrant
 from interlock.protocol.aql.safety.evaluation import LIMIT_REASON
 from interlock.protocol.ax.confirmation.held_call import Presented
+from interlock.runtime.aql.loop_operations import INSTRUCTIONS
 from interlock.runtime.safety.agents import agent_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -69,6 +70,7 @@ max_autonomous_steps = 3
 deny = ["look_*"]
 requires_approval = ["prune_*"]
 auto_approve = []
+risk_tolerance = "aggressive"
 """
 
 
@@ -322,6 +324,7 @@ async def test_after_a_failed_step_a_person_is_asked(here: AgentsHere) -> None:
     paused = await agent.directive(LOOK, outcome="failure")
     assert paused["continue"] is False
     assert paused["reason"].startswith("The previous step failed; tell your user")
+    assert "after a failed step tell them before you try again" in INSTRUCTIONS  # what agents are told to keep to
     (approval,) = here.waiting(agent.client)
     await agent.confirm(here.shown(approval.id))
     await agent.passes()
@@ -411,6 +414,10 @@ async def test_an_agent_has_its_own_policy_and_never_a_shorter_list_of_denials(h
     twin = here.agent("client:policy2", "other")
     await twin.start()
     assert (await twin.directive("drop_table users"))["stopped"] is True
+    tolerances = [
+        here.loop.policies.of(agent_key("client:policy", name)).policy.risk_tolerance for name in ("other", "coder")
+    ]
+    assert tolerances == ["aggressive", "moderate"]
 
 
 @pytest.mark.req("AQL-X-3")

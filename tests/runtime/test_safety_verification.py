@@ -133,6 +133,9 @@ async def test_a_wrong_code_makes_the_right_one_void(here: AgentsHere) -> None:
 async def test_a_challenge_expires_and_counts_as_failed(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:v3")
     code = here.shown(id)
+    (approval,) = here.waiting(agent.client)
+    assert approval.expires_at == pytest.approx(approval.created_at + here.inbox.rules.expiry_s, abs=1.0)
+    assert here.inbox.rules.expiry_s == 300
     here.clock.ahead += 299
     assert here.loop.challenges.is_waiting(id)
     here.clock.ahead += 2
@@ -252,6 +255,7 @@ async def test_codes_cannot_be_guessed_in_numbers(here: AgentsHere) -> None:
     assert [one["outcome"] for one in records] == (["failed"] * 10 + ["limited"]) * 3
     assert {one["agent"] for one in records} == {"coder"} and {one["approval"] for one in records[:11]} == {id}
     assert (await agent.verify(fresh["verification_id"], here.shown(fresh["verification_id"])))["verified"] is True
+    assert not any(text in json.dumps(records) for text in (code, WRONG, f"{1:026}"))
 
 
 @pytest.mark.req("AQL-8.8-1")
