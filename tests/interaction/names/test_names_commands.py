@@ -121,6 +121,7 @@ def test_a_name_is_asked_for_decided_and_shown(node: RunningNode, folder: Path) 
         (("acme_other", str(copy)), "no request acme_other waits"),
         (("acme_search", str(folder / "nothing")), "No such file"),
         (("acme_search", os.devnull), "a document has 1 to"),
+        (("acme_search", "/dev/zero"), "has more than 5242880 bytes"),
     ):
         refused = node.cli("names", "attach", *words)
         assert refused.returncode == 1 and said in refused.stderr, refused.stderr
@@ -167,6 +168,15 @@ def test_each_verb_of_a_controller_and_its_refusal(node: RunningNode, folder: Pa
     override = ("--override", "the vendor wrote to us")
     refusals = (
         (("deprecate", "acme_search"), "does not act for Acme"),
+        (
+            ("deprecate", "acme_search"),
+            "interlock names sign deprecate NAME --controller NAME --key NAME; or in its place",
+        ),
+        (("verify", "acme_search", "/dev/zero"), "has more than 4194304 bytes"),
+        (
+            ("request", "acme_x", "--controller", "Acme"),
+            "; a specification is required; say which credential the server asks for",
+        ),
         (("withdraw", "acme_search", *override), "at the earliest"),
         (("reinstate", "acme_search", *override), "cannot be reinstated"),
         (("transfer", "acme_search", "--to", "Zebra", *override), "no one acts for Zebra"),
@@ -381,7 +391,7 @@ def test_the_documented_way_of_a_controllers_signature(node: RunningNode, folder
     asking = json.loads(Path(asked(folder, "x")).read_text()) | {"vendor_prefix": "none", "cross_vendor": True}
     del asking["change_controller"]
     (place / "request.json").write_text(json.dumps(asking))
-    env = {"PATH": os.environ["PATH"], "HOME": str(place / "home")}
+    env = {**os.environ, "HOME": str(place / "home"), "XDG_CONFIG_HOME": str(place / "home" / "config")}
 
     def run(line: str) -> Any:
         said, _, out = line.partition(" > ")

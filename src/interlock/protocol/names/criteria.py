@@ -110,7 +110,8 @@ def _schemas(proposal: Proposal) -> Iterator[Finding]:
 def _scope(proposal: Proposal, amends: Entry | None) -> Iterator[Finding]:
     scope = proposal.authentication_scope
     if scope in AMBIGUOUS_SCOPES:
-        reason = f"{scope or 'nothing'} does not say which credential the server asks for"
+        said = f"{scope} does not say" if scope else "say"
+        reason = f"{said} which credential the server asks for"
         yield Finding(criterion=4, verdict="revise", code="scope_ambiguous", reason=reason)
     elif not is_scope(scope):
         reason = "a scope is a class in lower case, perhaps with a colon and a tier: trust-tier:engineering"

@@ -23,6 +23,8 @@ app = verb_app(
     """,
 )
 
+FILE_BYTES_MAX = 4 * 1024 * 1024  # of a request, a schema or a definition
+
 Form = Literal["xml", "csv", "txt", "json"]
 Status = Literal["Active", "Provisional", "Deprecated", "Withdrawn"]
 EvidenceKind = Literal["datatracker_date", "publication_date", "operational_history"]
@@ -111,11 +113,15 @@ def list_names(
             texts = (one.surface_name, one.status, "; ".join(marks), *(audited if public else described))
             rows.append([Text(one_line(text)) for text in texts])
         out.draw(*in_columns(rows, width=out.console.width, shrink={4: 8} if public else {3: 8, 4: 8, 2: 14}))
+        if not found.names:
+            out.remark("no name fits")
         if found.trouble is not None:
             out.remark(f"the registry cannot be used: {one_line(found.trouble)}")
     if found.overdue:
         _end_json(invocation, EXIT_REFUSED)
-        raise Refused("review_overdue", f"{found.overdue} provisional entries wait for a review that is late")
+        from interlock.surface.cli.terminal.text import count
+
+        raise Refused("review_overdue", f"{count(found.overdue, 'review')} of provisional names overdue")
 
 
 @verb(app, "show", examples="interlock names show org_alter_handbook --log")
@@ -410,11 +416,14 @@ def attach(
 
     import msgspec
 
+    from interlock.runtime.names.documents import DOCUMENT_BYTES_MAX
     from interlock.surface.cli.client.offline_names import StoredNames
 
     if invocation.remote_url is not None:
         raise BadUsage("usage", "a copy is attached on the node's own machine")
-    made = StoredNames(invocation.loaded.plan, invocation.data_folder).attach(request_, _read(document))
+    made = StoredNames(invocation.loaded.plan, invocation.data_folder).attach(
+        request_, _read(document, DOCUMENT_BYTES_MAX)
+    )
     with contextlib.suppress(Unreachable):
         invocation.node.get("names", "prefixes")  # a node that runs takes it in with this
     if invocation.out.as_json:
@@ -528,12 +537,13 @@ def import_registry(
 
     import msgspec
 
+    from interlock.protocol.names.published_registry import DOCUMENT_BYTES_MAX
     from interlock.surface.cli.client.offline_names import StoredNames
 
     if invocation.remote_url is not None:
         raise BadUsage("usage", "a registry is imported on the node's own machine")
     store = StoredNames(invocation.loaded.plan, invocation.data_folder)
-    made = store.import_(_read(document), source or str(document), is_trusted=trusted, pin=pin)
+    made = store.import_(_read(document, DOCUMENT_BYTES_MAX), source or str(document), is_trusted=trusted, pin=pin)
     with contextlib.suppress(Unreachable):
         invocation.node.get("names", "prefixes")  # a node that runs takes it in with this
     if invocation.out.as_json:
@@ -591,7 +601,13 @@ def repin(
 
 def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict[str, Any], override: str) -> None:
     wanted = {"action": action, "subject": subject, "body": body, "override": override}
-    answer: Answer = invocation.node.post("names", "actions", body=wanted, timeout=60.0)
+    try:
+        answer: Answer = invocation.node.post("names", "actions", body=wanted, timeout=60.0)
+    except Refused as refused:
+        if refused.error != "not_change_controller" or override:
+            raise
+        hint = f"interlock names sign {action} NAME --controller NAME --key NAME; or in its place: --override REASON"
+        raise Refused(refused.error, refused.message, hint=hint, details=refused.details) from None
     from interlock.operator_api.names import NameOutcome
     from interlock.surface.cli.terminal.text import one_line
 
@@ -667,11 +683,15 @@ def _json_file(path: Path) -> Any:
         raise Refused("not_json", f"{path} is not JSON: {error}") from None
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(bytes_max + 1)
     except OSError as error:
         raise Refused("not_readable", f"{path}: {error.strerror}") from None
+    if len(data) > bytes_max:
+        raise Refused("too_large", f"{path} has more than {bytes_max} bytes")
+    return data
 
 
 def _draw_check(invocation: Invocation, found: "NameCheck") -> None:
