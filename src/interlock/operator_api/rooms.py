@@ -72,7 +72,10 @@ class RoomParticipants(Struct, frozen=True, kw_only=True):
     """Who is or was in a room."""
 
     topic: Annotated[str, Meta(description="The room.")]
-    participants: Annotated[tuple[RoomParticipant, ...], Meta(description="Those present first.")]
+    participants: Annotated[
+        tuple[RoomParticipant, ...],
+        Meta(description="Those present, then up to 200 that are away, the last seen first."),
+    ]
 
 
 class ObservedParticipant(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ like a credential, as JSON pointers; the text itself is never repeated. A miss i
 
 import re
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,8 @@ from interlock.protocol.rooms.errors import Refusal
 
 FOUND_MAX: Final = 10  # places that are named
 TEXT_CHARS_MAX: Final = 16 * 1024  # of one text that are looked at
+VALUES_MAX: Final = 5000  # that are looked at, and
+CHARS_MAX: Final = 128 * 1024  # of all texts among them: what is more is no call that a person would read
 _BETWEEN: Final = re.compile(r"[\s\"'`=,;&?()<>\[\]{}]+")
 
 
@@ -37,14 +40,20 @@ def secret_places(arguments: bytes, patterns: tuple[str, ...]) -> list[str]:
         return []  # what is no JSON is refused elsewhere
     found: list[str] = []
     waiting: list[tuple[str, str, Any]] = [("", "", value)]
-    while waiting and len(found) < FOUND_MAX:
+    values, chars = VALUES_MAX, CHARS_MAX
+    while waiting and len(found) < FOUND_MAX and values > 0 and chars > 0:
         pointer, name, one = waiting.pop()
+        values -= 1
         if isinstance(one, dict):
-            waiting += [(f"{pointer}/{_escaped(key)}", key, each) for key, each in reversed(one.items())]
+            waiting += [
+                (f"{pointer}/{_escaped(key)}", key, each) for key, each in reversed([*islice(one.items(), VALUES_MAX)])
+            ]
         elif isinstance(one, list):
-            waiting += [(f"{pointer}/{at}", name, each) for at, each in reversed(list(enumerate(one)))]
-        elif isinstance(one, str) and _is_secret(name, one[:TEXT_CHARS_MAX], patterns):
-            found.append(pointer)
+            waiting += [(f"{pointer}/{at}", name, each) for at, each in reversed([*enumerate(one[:VALUES_MAX])])]
+        elif isinstance(one, str):
+            chars -= min(len(one), TEXT_CHARS_MAX)
+            if _is_secret(name, one[:TEXT_CHARS_MAX], patterns):
+                found.append(pointer)
     return found
 
 

@@ -1,5 +1,7 @@
 """Rooms, for operators: listed, created, and their participants promoted, demoted and removed (MCPx 10.3)."""
 
+from typing import Final
+
 import msgspec
 
 from interlock.operator_api.rooms import (
@@ -28,6 +30,8 @@ from interlock.runtime.rooms.room import Room as LiveRoom
 from interlock.runtime.rooms.rooms import Change
 from interlock.runtime.rooms.rooms import Rooms as RoomRegistry
 from interlock.store.ports import AuditReader
+
+AWAY_MAX: Final = 200  # participants that are listed though they are away
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +81,8 @@ class RoomOperations:
         """Raises NotFound."""
         room = self._room(topic)
         records = dict(self._rooms.records.of_room(topic))
-        ids = [*room.seats, *(id for id in sorted(records) if id not in room.seats)]
+        away = sorted((id for id in records if id not in room.seats), key=lambda id: -records[id].last_seen)
+        ids = [*room.seats, *away[:AWAY_MAX]]
         return RoomParticipants(topic=topic, participants=tuple(self._participant(room, id) for id in ids))
 
     def _participant(self, room: LiveRoom, id: str) -> RoomParticipant:

@@ -22,6 +22,7 @@ log = logging.getLogger("interlock.rooms")
 BUCKET: Final = "room-participants"  # topic, line feed, participant -> ParticipantRecord
 RECORDS_MAX: Final = 10_000  # the one that was away longest is forgotten first
 METHODS_MAX: Final = 20  # that are counted apart; a proposer makes them up
+METHOD_CHARS_MAX: Final = 100
 WRITE_AFTER_S: Final = 0.5
 
 Key = tuple[str, str]  # topic, participant
@@ -95,6 +96,7 @@ class ParticipantRecords:
         record = self._records.get((topic, participant))
         if record is None:
             return
+        method = method[:METHOD_CHARS_MAX]
         counts = record.methods.get(method)
         if counts is None and len(record.methods) < METHODS_MAX:
             counts = record.methods[method] = MethodCounts()
