@@ -26,6 +26,7 @@ EMULATORS = {
     "arm": ("qemu-system-arm", "-machine", "microbit", "-kernel"),
 }
 BOUND_S = 10.0
+BOOT_S = 0.3  # qemu's AVR never takes what arrived before its UART was switched on
 
 
 def need(*programs: str) -> None:
@@ -191,3 +192,9 @@ def connected(port: int) -> socket.socket:
         except ConnectionRefusedError:
             assert time.monotonic() < ends, "qemu does not listen"
             time.sleep(0.01)
+
+
+def boot(port: int) -> None:
+    """The chip begins with the first connection; the next one finds it running."""
+    with connected(port):
+        time.sleep(BOOT_S)

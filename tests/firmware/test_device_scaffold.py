@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.emulated_chips import FIRMWARE, built, connected, emulator, free_port, need
+from tests.emulated_chips import FIRMWARE, boot, built, emulator, free_port, need
 
 from interlock.config.device_files import read_device_file
 from interlock.protocol.devices.description import DeviceDescription
@@ -96,7 +96,7 @@ def test_what_is_written_compiles_answers_as_described_and_loads(
     elf = arm(tmp_path / "out", "thermostat.c", profile, *flags)
     port = free_port()
     with emulator("arm", elf, port, tmp_path):
-        connected(port).close()  # the emulator begins with its first connection, and waits for the next
+        boot(port)
         tested = ["device", "test", str(files[1]), "--port", f"socket://127.0.0.1:{port}", "--within", "5"]
         assert run(tested) == 0, capsys.readouterr().out
         said = capsys.readouterr().out

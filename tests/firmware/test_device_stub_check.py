@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.emulated_chips import FIRMWARE, GAP_MS, built, connected, emulator, free_port, need
+from tests.emulated_chips import FIRMWARE, GAP_MS, boot, built, emulator, free_port, need
 
 from interlock.surface.cli.app import run
 
@@ -58,7 +58,7 @@ FAULTS_B = {
 def outcome_of(elf: Path, kind: str, folder: Path, *arguments: str) -> tuple[int, dict[str, str]]:
     port = free_port()
     with emulator(kind, elf, port, folder):
-        connected(port).close()
+        boot(port)
         where = ("--port", f"socket://127.0.0.1:{port}", "--gap", str(1.5 * GAP_MS / 1000))
         command = [sys.executable, "-m", "interlock", *TEST, *where, *arguments]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)

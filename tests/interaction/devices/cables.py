@@ -6,11 +6,11 @@ import socket
 import threading
 import time
 
-from tests.emulated_chips import connected
+from tests.emulated_chips import BOOT_S, connected
 
 from interlock.protocol.devices.framing import Framing
 
-BOOT_S = 0.3  # qemu's AVR never takes what arrived before its UART was switched on
+CALM_BYTES = 20  # after a wrong one: noise of one byte in 1,000 meets a frame once
 
 
 class Cable:
@@ -20,12 +20,13 @@ class Cable:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.heard: list[bytes] = []  # messages of the gateway, as they left it
-        self.noise = 0.0  # the chance of each byte, in both directions
+        self.noise = 0.0  # the chance of each byte, in both directions, outside of calm
         self.changed = 0
         self.pull_after: int | None = None  # so many more bytes of the chip
         self._plugged = threading.Event()
         self._plugged.set()
         self._chances = {True: random.Random(1), False: random.Random(2)}
+        self._calm = {True: 0, False: 0}
         self._ends: tuple[socket.socket, ...] = ()
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -85,7 +86,9 @@ class Cable:
             return data
         line = bytearray(data)
         for at in range(len(line)):
-            if self._chances[is_ours].random() < self.noise:
+            self._calm[is_ours] -= 1
+            if self._calm[is_ours] < 0 and self._chances[is_ours].random() < self.noise:
                 line[at] ^= self._chances[is_ours].randrange(1, 256)
                 self.changed += 1
+                self._calm[is_ours] = CALM_BYTES
         return bytes(line)
