@@ -463,14 +463,14 @@ def test_hostile_cbor_takes_linear_time(part: bytes) -> None:
         for _ in range(8):
             body = part * count
             data = b"\x9a" + len(body).to_bytes(4, "big") + body
-            began = time.perf_counter()
+            began = time.process_time()  # what others do meanwhile does not count
             with contextlib.suppress(DeviceFault):
                 read_untrusted(data)
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.process_time() - began)
         return best
 
     gc.disable()  # it visits what all other tests left
     try:
-        assert seconds(16_000) < GROWTH_MAX * max(seconds(4_000), 1e-4)
+        assert seconds(4_000) < GROWTH_MAX * max(seconds(1_000), 1e-4)
     finally:
         gc.enable()

@@ -79,6 +79,7 @@ def test_the_golden_frame_is_found_behind_noise_within_reads_and_after_garbage()
     assert framing.feed_untrusted(garbage, 1.0) == []
     assert framing.feed_untrusted(golden, 2.0) == [CALL]
     assert framing.discarded["noise"] and framing.discarded["truncated"] == 2
+    assert framing.feed_untrusted(b"\x7e\x0a" + golden + bytes(9), 2.5) == [CALL]  # within a bad frame
     assert framing.feed_untrusted(golden[:3], 3.0) + framing.feed_untrusted(golden[3:], 3.004) == [CALL]
 
 
@@ -217,12 +218,12 @@ def test_hostile_bytes_take_linear_time(name: str, part: bytes) -> None:
         best = 1e9
         for _ in range(6):
             framing = FRAMINGS[name]()
-            began = time.perf_counter()
+            began = time.process_time()  # what others do meanwhile does not count
             framing.feed_untrusted(part * count, 0.0)
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.process_time() - began)
         return best
 
-    assert seconds(8000) / seconds(2000) < GROWTH_MAX
+    assert seconds(4_000) < GROWTH_MAX * max(seconds(1_000), 1e-4)
 
 
 def test_the_framing_is_the_links() -> None:
