@@ -1,5 +1,7 @@
 """BLE: messages in pieces over a real GATT, and connections that end. Controllers are virtual."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -66,6 +68,26 @@ async def test_a_disconnect_in_mid_message_is_lost_and_the_next_connection_start
     pair.transport.send(b"abc")
     assert await pair.owner.next_message() == b"cba"
     assert len(pair.owner.lost) == 1
+
+
+async def test_a_write_that_outlives_its_cancellation_does_not_keep_the_transport_from_closing(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def write(characteristic: str, data: bytes) -> None:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):  # as asyncio.wait_for of Python 3.11 may
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(pair.transport._peripheral, "write", write)
+    pair.transport.send(b"abc")
+    await begun.wait()
+    async with asyncio.timeout(2):
+        await pair.transport.close()
+    await pair.transport.open()
+    pair.transport.send(b"abc")
+    assert await pair.owner.next_message() == b"cba"
 
 
 async def test_a_length_above_max_frame_loses_the_link(pair: Pair) -> None:

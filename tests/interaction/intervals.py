@@ -2,6 +2,7 @@
 
 BACKOFF_MAX_S = "interlock.runtime.links.keeper:BACKOFF_MAX_S"
 CONFIGURATION_LOOK_S = "interlock.runtime.node.reload:LOOK_S"
+DEVICE_REOPEN_S = "interlock.runtime.devices.session:REOPEN_S"
 DRIVERS_LOOK_S = "interlock.runtime.drivers.registry.service:LOOK_S"
 EXECUTIONS_FLUSH_S = "interlock.runtime.safety.loop:FLUSH_S"
 FETCH_S = "interlock.net.fetch:FETCH_S"

@@ -33,5 +33,6 @@ class SocketSpi:
         self._socket.close()
 
 
-ble.make_central = lambda: HciCentral(int(os.environ["TESTS_HCI"]))
+central = HciCentral(int(os.environ["TESTS_HCI"]))  # a controller has one host, however often its devices come and go
+ble.make_central = lambda: central
 spi.open_device = lambda bus, chip, speed_hz: SocketSpi(int(os.environ["TESTS_SPI"]))

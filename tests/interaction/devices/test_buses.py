@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from mcp import Client
 from tests.broker import Broker
+from tests.interaction import intervals
 from tests.interaction.devices.ends import BleEnd, End, Ends, Hosts, MqttEnd, PtyEnd
 from tests.interaction.devices.lines import call, content, listed
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
@@ -56,7 +57,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, broker: Broker) -> Iterator[
     folder = tmp_path_factory.mktemp("buses")
     with Hosts() as hosts:
         ends = Ends(folder, broker, hosts)
-        with running_node(folder, {}, env=ends.environment) as node:
+        sooner = {intervals.DEVICE_REOPEN_S: 0.1}
+        with running_node(folder, {}, env=ends.environment, settings=sooner) as node:
             for segment in SEGMENTS:
                 node.wait_link(segment, {"state": "ready"})
             yield Place(node, ends)

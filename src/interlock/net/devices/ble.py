@@ -61,7 +61,7 @@ class BleTransport:
         self._service, self._write, self._notify = link.service or SERVICE, link.write or WRITE, link.notify or NOTIFY
         self._radio: Radio | None = None
         self._peripheral: Peripheral | None = None
-        self._to_write: asyncio.Queue[bytes] = asyncio.Queue()
+        self._to_write: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: it is closed
         self._writer: asyncio.Task[None] | None = None
         self._is_open = False
 
@@ -96,6 +96,7 @@ class BleTransport:
         self._is_open = False
         writer, self._writer = self._writer, None
         if writer is not None:
+            self._to_write.put_nowait(None)  # a write may swallow its cancellation
             writer.cancel()
             await asyncio.wait([writer])
         peripheral, self._peripheral = self._peripheral, None
@@ -110,10 +111,11 @@ class BleTransport:
     async def _write_all(self, peripheral: Peripheral) -> None:
         length = max(peripheral.mtu, MTU_LEAST) - ATT_HEADER_BYTES
         try:
-            while True:
-                data = await self._to_write.get()
+            while (data := await self._to_write.get()) is not None:
                 for start in range(0, len(data), length):
                     chunk = data[start : start + length]
+                    if not self._is_open:
+                        return
                     self._owner.on_traffic(True, chunk)
                     async with asyncio.timeout(WRITE_S):
                         await peripheral.write(self._write, chunk)
