@@ -107,8 +107,9 @@ class Uplink:
                 self._timer.cancel()
             if self._dialling is not None:
                 self._dialling.cancel()
-            if self._link is not None and self._link.pipe is not None:
-                self._link.pipe.close(GOING_AWAY, "shutting down")
+            link, self._link = self._link, None  # its end is no loss to dial again for
+            if link is not None and link.pipe is not None:
+                link.pipe.close(GOING_AWAY, "shutting down")
 
     def stop(self) -> None:
         self._take(self._engine.stop(_now()))

@@ -1,14 +1,16 @@
 """Devices that their gateway registers one by one at its parent, and speaks and beats for while they are there."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interaction.ax.client import hearing, told
 from tests.interaction.ax.tree import ACCESS, ax_url, parents, wait_parent
 from tests.interaction.devices.lines import Line, call, content, listed
-from tests.interaction.devices.test_profile_a import TOOLS
-from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.interaction.devices.test_profile_a import LOST, TOOLS
+from tests.interaction.harness import KNOWS_AX, RunningNode, running_node, wait_for
 
 QUICK = "heartbeat_ms = 200\ntimeout_ms = 300"
 ON_BEHALF = '[devices]\nmode = "on_behalf"\n'
@@ -56,8 +58,23 @@ def test_a_call_of_the_parent_reaches_the_line(tree: Tree) -> None:
     assert "/level" in result["content"][0]["text"]
 
 
+@pytest.mark.req("AX-13.1-1", "AX-B.4-5")
+async def test_each_loss_of_a_device_is_told_once_by_the_parent_that_it_is_registered_at(tree: Tree) -> None:
+    async with hearing(tree.cloud, KNOWS_AX) as heard:
+        for _ in range(3):  # one that is gone has nobody left who would register it
+            tree.line.unplug()
+            try:
+                lost = (await told(heard, LOST))["params"]
+                assert (lost["segment"], lost["reason"]) == ("vent", "connection_lost")
+            finally:
+                tree.line.plug()
+            await asyncio.to_thread(tree.cloud.wait_link, "vent", {"state": "ready"}, 10.0)
+            assert LOST not in [heard.get_nowait()["method"] for _ in range(heard.qsize())]
+
+
 @pytest.mark.req("AX-B.4-5")
 def test_the_parent_loses_the_device_and_not_its_gateway(tree: Tree) -> None:
+    before = tree.edge.link("vent")["device"]["unplugged"]
     tree.line.unplug()
     tree.cloud.wait_link("vent", {"state": "degraded"}, 5.0)
     assert tree.cloud.link("edge")["state"] == "ready"
@@ -80,4 +97,4 @@ def test_the_parent_loses_the_device_and_not_its_gateway(tree: Tree) -> None:
     finally:
         tree.line.reply = busy
     assert tree.cloud.link("vent")["state"] == "ready"
-    assert tree.edge.link("vent")["device"]["unplugged"] == 1
+    assert tree.edge.link("vent")["device"]["unplugged"] == before + 1

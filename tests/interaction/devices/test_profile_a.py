@@ -1,5 +1,6 @@
 """Devices of Profile A on serial lines: listed by their description, called, gone and back."""
 
+import asyncio
 import contextlib
 import json
 import re
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from tests.interaction.ax.client import hearing, told
 from tests.interaction.devices.lines import Line, call, content, listed
-from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.interaction.harness import KNOWS_AX, RunningNode, running_node, wait_for
 from tests.interaction.peers import LEGACY, MODERN, HttpPeer, SsePeer, StdioPeer
 
 TOOLS = """
@@ -35,6 +37,7 @@ reversible = true
 request = [{ name = "level", type = "u8", maximum = 100 }]
 req_len = 1
 """
+LOST = "notifications/mcpax/subserver_lost"
 QUICK = "heartbeat_ms = 200\ntimeout_ms = 300"
 
 
@@ -153,6 +156,31 @@ def test_a_silent_device_is_degraded_after_three_intervals(place: Place) -> None
     assert "sign of life" in link["reason"]
     line.reply = line.answers
     place.node.wait_link("spare", {"state": "ready"}, 3.0)
+
+
+@pytest.mark.req("AX-13.1-1")
+@pytest.mark.parametrize("reason", ["connection_lost", "heartbeat_timeout"])
+async def test_a_lost_device_is_told_once_and_one_that_is_no_longer_described_is_not(place: Place, reason: str) -> None:
+    line = Line(place.line("vent").file.parent.parent, "brief", TOOLS, QUICK)
+    try:
+        await asyncio.to_thread(place.node.wait_link, "brief", {"state": "ready"}, 10.0)
+        async with hearing(place.node, KNOWS_AX) as heard:
+            if reason == "connection_lost":
+                line.unplug()
+            else:
+                line.reply = lambda message: []
+            lost = (await told(heard, LOST))["params"]
+            assert (lost["segment"], lost["reason"]) == ("brief", reason)
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", lost["since"])
+            line.reply = line.answers
+            if reason == "connection_lost":
+                line.plug()
+            await asyncio.to_thread(place.node.wait_link, "brief", {"state": "ready"}, 5.0)
+            line.file.unlink()
+            await asyncio.to_thread(wait_for, lambda: not listed(place.node, "brief"))
+            assert LOST not in [heard.get_nowait()["method"] for _ in range(heard.qsize())]
+    finally:
+        line.unplug()
 
 
 def test_a_description_that_is_written_while_the_node_runs_is_taken_up(place: Place) -> None:

@@ -55,10 +55,12 @@ class DeviceKeeper(Keeper):
         stock: StockCatalog,
         events: LinkEvents,
         tell: Callable[[DeviceLink], None],
+        lost: Callable[[DeviceLink], None],
         members: Members | None = None,
     ) -> None:
-        """`tell` hears how the link stands. `members`: as of the link."""
+        """`tell` hears how the link stands, `lost` of a device that was there and went. `members`: as of the link."""
         self._tell = tell
+        self._lost = lost
         clock, revealer = connector_parts.clock, connector_parts.revealer
         self.session = DeviceSession(plan.segment, plan.description, clock, self, connections, revealer)
         super().__init__(
@@ -88,9 +90,12 @@ class DeviceKeeper(Keeper):
     def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
         """It is looked for all the time, and said once."""
         state = LinkState.FAILED if self.listing is None else LinkState.DEGRADED
-        if self.link.standing.state is not state:
+        is_news = self.link.standing.state is not state
+        if is_news:
             log.warning("device %s: %s", self.link.segment, reason)
         self.link.stand(state, reason)
+        if is_news and state is LinkState.DEGRADED:
+            self._lost(self.link)
 
     def on_standing(self, link: Link) -> None:
         super().on_standing(link)

@@ -1,10 +1,15 @@
 """The devices of a node: a keeper for each description, and what happens when descriptions change."""
 
 import asyncio
+import uuid
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from interlock.config.plan import DevicePlan, Plan
 from interlock.net.devices.connections import Connections
+from interlock.protocol.ax.notifications import lost_notice
+from interlock.runtime.audience import Audience
+from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.catalog.catalog import Catalog
@@ -15,6 +20,9 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
 
+if TYPE_CHECKING:
+    from interlock.runtime.devices.device_link import DeviceLink
+
 
 class Devices:
     def __init__(
@@ -23,9 +31,11 @@ class Devices:
         link_events: LinkEvents,
         keepers: dict[str, Keeper],
         catalog: Catalog,
+        audience: Audience,
         connector_parts: ConnectorParts,
     ) -> None:
         self._current = current
+        self._audience = audience
         self._link_events = link_events
         self._keepers = keepers
         self._catalog = catalog
@@ -57,7 +67,15 @@ class Devices:
 
         members = BESIDE if self._current.plan.devices.mode == "on_behalf" else None
         parts, tell = self._connector_parts, self.standings.publish
-        return DeviceKeeper(device, parts, self._connections, self._stock, self._link_events, tell, members)
+        return DeviceKeeper(
+            device, parts, self._connections, self._stock, self._link_events, tell, self._tell_lost, members
+        )
+
+    def _tell_lost(self, link: "DeviceLink") -> None:
+        """AX-13.1-1. Of a device that has a registration of its own at the parents, they tell themselves."""
+        if self._current.plan.devices.mode != "on_behalf":
+            since = rfc3339(self._connector_parts.clock.wall())
+            self._audience.notice(lost_notice(link.segment, link.device.loss, since, str(uuid.uuid4())))
 
     async def _stock(self, link: ConnectedLink, listing: Listing | None) -> None:
         if listing is None:

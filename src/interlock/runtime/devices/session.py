@@ -27,6 +27,7 @@ from interlock.net.devices.connections import Connections
 from interlock.net.devices.transport import LineSignals, Transport, TransportFailed
 from interlock.net.devices.transports import make_transport
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
+from interlock.protocol.ax.registration.sessions import LossReason
 from interlock.protocol.devices.description import DeviceDescription
 from interlock.protocol.devices.messages import Answer, DeviceFault, Notice, Received, Registration
 from interlock.protocol.devices.metadata import without_metadata
@@ -102,6 +103,7 @@ class DeviceSession:
         self.description = description
         self.counters = DeviceCounters()
         self.tools: dict[str, DeviceTool] = {}
+        self.loss: LossReason = "connection_lost"  # how it last went
         self.reason: str | None = None  # why it is absent; None: it is there, or it is not known yet
         self.is_present = False
         self.missing: tuple[str, ...] = ()  # described tools that it did not announce
@@ -249,7 +251,7 @@ class DeviceSession:
                 self._looking = loop.create_task(self._look_at_signal())
         elif self.is_present and is_polled and self._is_silent(now):
             silent_s = INTERVALS_MAX * self._interval_s
-            self._leave(f"no sign of life for {silent_s:g} s")
+            self._leave(f"no sign of life for {silent_s:g} s", "heartbeat_timeout")
         if not self.is_present and self._asks_registration:
             self._ask_registration()
         elif is_polled and not self._in_flight and not self._queue:
@@ -295,11 +297,12 @@ class DeviceSession:
         self._settled.set()
         self._owner.on_present()
 
-    def _leave(self, reason: str) -> None:
+    def _leave(self, reason: str, loss: LossReason = "connection_lost") -> None:
         """It is gone: what was sent has no answer, and what waits is not sent."""
         was_present, self.is_present = self.is_present, False
         self.reason = reason
         if was_present:
+            self.loss = loss
             self.counters.count_unplugged()
         self._settled.set()
         self._end_all(reason)

@@ -121,7 +121,9 @@ def make_link_parts(
             approvals.ruled,
             asking,
         ),
-        devices=Devices(stores.current, calls.link_events, calls.keepers, calls.catalog, connector_parts),
+        devices=Devices(
+            stores.current, calls.link_events, calls.keepers, calls.catalog, calls.audience, connector_parts
+        ),
         subtree=subtree,
         registrar=registrar,
         children=children,
