@@ -22,6 +22,7 @@ def texts(kept: StderrRing, count: int | None = None) -> list[str]:
     return [line.text for line in kept.tail(count)]
 
 
+@pytest.mark.req("AIP-transport-6")
 def test_the_last_lines_are_kept_and_the_oldest_leave_first() -> None:
     kept = ring()
     kept.feed(b"1\n2\n3\n4\n")

@@ -3,7 +3,7 @@
 python confiding.py [NAME ...]   the environment names whose values it gives away on stderr when it starts
 
 Tools: `env` gives the value of the environment variable `name`, `fail` an error with it, `talk` a log message and a
-line on stderr with it, `wait` answers when the file `until` exists and
+line on stderr with it, and on stderr an answer that is none, `wait` answers when the file `until` exists and
 makes one `until`.waits first, `leave` ends the process with code 42.
 """
 
@@ -35,6 +35,8 @@ def call(ident, name, arguments):
         return
     if name == "talk":
         print(f"talks of {value}", file=sys.stderr, flush=True)
+        answer = {"jsonrpc": "2.0", "id": ident, "error": {"code": -32603, "message": "talked"}}
+        print(json.dumps(answer), file=sys.stderr, flush=True)
         say({"method": "notifications/message", "params": {"level": "error", "data": f"talks of {value}"}})
     if name == "wait":
         Path(arguments["until"] + ".waits").touch()

@@ -127,7 +127,7 @@ def _listed(node: RunningNode) -> dict[str, dict[str, Any]]:
         return {tool["name"]: tool["_meta"] for tool in client.ask("tools/list", {})["result"]["tools"]}
 
 
-@pytest.mark.req("AX-C.2-1")
+@pytest.mark.req("AX-C.2-1", "AX-1.1-6")
 def test_all_tools_are_listed_at_the_cloud_with_transport_and_hops(site: Site) -> None:
     listed = _listed(site.cloud)
     transports = {
@@ -137,6 +137,7 @@ def test_all_tools_are_listed_at_the_cloud_with_transport_and_hops(site: Site) -
     }
     for name, transport in transports.items():
         assert (listed[name]["x-mcpax-capability"]["transport"], listed[name]["x-mcpax-hops"]) == (transport, 2)
+        assert {"latency_class", "mutable", "reversible"} <= listed[name]["x-mcpax-capability"].keys()
     assert listed["edge.actuator.press"]["x-mcpax-safety"] == "irreversible_mutable"
 
 

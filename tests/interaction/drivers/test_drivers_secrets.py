@@ -187,7 +187,7 @@ def everywhere(workspace: Workspace, node: RunningNode) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.req("AIP-19.plain-1", "AIP-transport-13")
+@pytest.mark.req("AIP-19.plain-1", "AIP-transport-13", "AIP-transport-6")
 @pytest.mark.parametrize("is_sandboxed", [False, True], ids=["bare", "sandboxed"])
 async def test_a_value_is_in_its_process_and_nowhere_else(workspace: Workspace, is_sandboxed: bool) -> None:
     confide(workspace, "TOKEN", "LONG", entries=[ENTRY, {"slug": "long"}], env={**TOKEN, "LONG": "${secrets.LONG}"})
@@ -205,6 +205,7 @@ async def test_a_value_is_in_its_process_and_nowhere_else(workspace: Workspace, 
             for name in ("TOKEN", "LONG"):
                 for tool in ("demo__env", "demo__fail", "demo__talk"):
                     assert MARKER not in (await peer.call(tool, {"name": name})).text
+            assert "talked" not in (await peer.call("demo__talk", {"name": "TOKEN"})).text  # stderr is not parsed
             heard = await peer.hear("notifications/message")
             assert MARKER not in json.dumps(heard)
             failed = (await peer.call("demo__fail", {"name": "TOKEN"})).result
