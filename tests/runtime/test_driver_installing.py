@@ -148,7 +148,7 @@ async def test_other_bytes_for_a_recorded_npm_package_are_refused(registry: Regi
     registry.tarballs["/tarballs/0.tgz"] = registry.tarballs["/tarballs/1.tgz"]
     failed = await place.failed(wanted, lock)
     assert failed.code == "install_failed"
-    assert "interlock drivers update filesystem-mcp" in failed.reason
+    assert "interlock drivers update filesystem`" in failed.reason
     assert not list(packages_of(place.packages, wanted).glob("npm/*/interlock-package.json"))
 
 
@@ -510,7 +510,7 @@ async def test_locks_are_kept_in_the_store_by_id_and_major_version(tmp_path: Pat
         await locks.remove("filesystem-mcp@2")
         assert await locks.get("filesystem-mcp@2") is None
         await store.kv.put("driver-locks", "filesystem-mcp@1", b'{"asked": 7}', 0.0)
-        with pytest.raises(Damaged, match="drivers update filesystem-mcp"):
+        with pytest.raises(Damaged, match="drivers update filesystem`"):
             await locks.get("filesystem-mcp@1")
     finally:
         await store.close()
