@@ -20,7 +20,7 @@ EVENT = Notification("com.example/event", Raw(b'{"a":1}'))
 class Link:
     """As much of a link as the audience asks for."""
 
-    segment = "it"
+    segment = name = "it"
     era = Era.LEGACY
     shared = None
 

@@ -16,7 +16,7 @@ from interlock.protocol.devices.metadata import without_metadata
 MESSAGE_BYTES_MAX: Final = 65536
 DEPTH_MAX: Final = 16
 ID_MAX: Final = 2**31 - 1
-TOOL_FAILED: Final = -32000  # the status of a result with isError
+TOOL_FAILED: Final = 1  # the status of a result with isError
 STATUS_MAX: Final = 2**31
 
 

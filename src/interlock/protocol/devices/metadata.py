@@ -11,7 +11,7 @@ def without_metadata(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: _stripped(value)
         for name, value in arguments.items()
-        if name != META and not name.lower().startswith(PREFIX)
+        if name != META and not name.lower().startswith(PREFIX)  # AX-8.2-5
     }
 
 

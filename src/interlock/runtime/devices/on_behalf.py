@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from interlock.config.plan import Plan
 from interlock.runtime.audience import Audience
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.link_state import USABLE, LinkState
@@ -41,7 +42,7 @@ class OnBehalf:
         self._clock = clock
         self._uplinks: dict[str, tuple[DeviceUplink, asyncio.Task[None]]] = {}
         self._links: dict[str, ConnectedLink] = {}
-        self._ended: set[asyncio.Task[None]] = set()  # that are closing their connections
+        self._tasks = BackgroundTasks()  # also of those that are closing their connections
         devices.standings.subscribe(self._on_standing)
 
     async def open(self) -> None:
@@ -50,7 +51,7 @@ class OnBehalf:
     async def close(self) -> None:
         for segment in list(self._uplinks):
             self._leave(segment)
-        await asyncio.gather(*self._ended, return_exceptions=True)
+        await self._tasks.close()
 
     def replan(self) -> None:
         """The parents are others."""
@@ -67,7 +68,7 @@ class OnBehalf:
         is_wanted = plan.devices.mode == "on_behalf" and bool(plan.ax.parents) and link.standing.state in USABLE
         if is_wanted and link.segment not in self._uplinks:
             uplink = self._uplink(plan, link)
-            task = asyncio.get_running_loop().create_task(uplink.run(), name=f"registration of {link.segment}")
+            task = self._tasks.begin(uplink.run(), name=f"registration of {link.segment}")
             self._uplinks[link.segment] = (uplink, task)
         elif not is_wanted:
             self._leave(link.segment)
@@ -85,5 +86,3 @@ class OnBehalf:
             uplink, task = known
             task.cancel()
             uplink.leave()
-            self._ended.add(task)
-            task.add_done_callback(self._ended.discard)

@@ -487,7 +487,7 @@ class DeviceSession:
         except DeviceFault as fault:
             return Failed("response_invalid", fault.detail, path=fault.path)
         wrong = None if tool.output is None else tool.output.maybe_fault(content)
-        if wrong is not None:
+        if wrong is not None:  # AX-10.4-3
             return Failed("response_invalid", wrong.reason, path=wrong.pointer)
         return Succeeded(content)
 
