@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, McpPlan
+from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, DevicesPlan, McpPlan
 from interlock.protocol.ax.budget import UNLIMITED
 from interlock.protocol.ax.messages import Register, Registered
 from interlock.protocol.ax.registration.authority import Proved
@@ -40,6 +40,7 @@ class _Plan:
     mcp = McpPlan()
     servers = ()
     access = ()
+    devices = DevicesPlan()
 
 
 class _Quiet:
