@@ -45,7 +45,7 @@ async def numbers(listener: Listener, upto: int) -> tuple[list[int], list[int]]:
     raise AssertionError("the listener ended")
 
 
-@pytest.mark.req("X-10.1-2", "X-4-4", "X-N-4")
+@pytest.mark.req("X-4-4", "X-N-4")
 async def test_a_node_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Path, unused_tcp_port: int) -> None:
     rooms = ROOMS.format(port=unused_tcp_port)
     address = f"ws://127.0.0.1:{unused_tcp_port}"
