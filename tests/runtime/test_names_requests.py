@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 from tests.runtime.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.protocol.approvals.approval import Approval, Kind, Source
@@ -20,6 +21,7 @@ from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.names import actions
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.initial import initial_steps
+from interlock.runtime.names.requests import request_digest
 from interlock.store.sqlite.names_log import NAMES_FILE
 
 
@@ -69,6 +71,17 @@ async def test_a_request_becomes_an_active_entry_by_an_experts_decision_alone(he
     assert here.state.registry.requests[request.id].decided_by == "expert:eve"
     assert here.state.registry.controller("Acme").principals == ("client:acme",)
     assert here.state.registry.holders["acme_"].controller == "Acme"
+
+
+async def test_what_an_expert_signs_covers_all_that_is_asked_and_no_later_finding(here: NamesHere) -> None:
+    request = await here.requests.file(ACME, proposal())
+    assert here.waiting(request).digest == request_digest(request)
+    assert request.proposal is not None
+    other = replace(request.proposal, specification_reference="draft-acme-other-00")
+    for changed in ({"proposal": other}, {"controller": "Zebra"}, {"subject": "acme_find"}, {"filed_by": "client:x"}):
+        assert request_digest(replace(request, **changed)) != request_digest(request), changed
+    later = replace(request, state=RequestState.ACCEPTED, findings=(), decided_by="expert:eve", reason="fine")
+    assert request_digest(later) == request_digest(request)
 
 
 @pytest.mark.req("REG-5-3", "REG-5-7", "REG-4.1-7", "REG-3-2")

@@ -225,14 +225,14 @@ class RequestService:
             )
 
         request: Request = await state.change(decide)
-        approval = self._inbox.find(request.filed_by, _digest(request))
+        approval = self._inbox.find(request.filed_by, request_digest(request))
         if approval is not None and approval.status is Status.PENDING:
             await self._inbox.withdraw(approval.id)
         return request
 
     def maybe_approval_id(self, request: Request) -> str | None:
         """What waits for an expert because of the request."""
-        found = self._inbox.find(request.filed_by, _digest(request))
+        found = self._inbox.find(request.filed_by, request_digest(request))
         return found.id if found is not None and found.status is Status.PENDING else None
 
     def remind(self, name: str) -> None:
@@ -285,7 +285,7 @@ class RequestService:
             Source.NAMES,
             requested_by=request.filed_by,
             tool=f"names.{request.subject}",
-            digest=_digest(request),
+            digest=request_digest(request),
             target=request.id,
             method=NAMES_REVIEW if request.kind == "review" else f"names/{request.kind}",
             params=Raw(msgspec.json.encode(request)),
@@ -465,8 +465,12 @@ def _moved(request: Request, move: RequestMove, day: str, by: str, reason: str =
     return replace(request, state=after, decided_on=day, decided_by=by, reason=reason or request.reason)
 
 
-def _digest(request: Request) -> str:
-    return hashlib.sha256(f"names/{request.id}".encode()).hexdigest()
+def request_digest(request: Request) -> str:
+    """Of all that is asked, and of nothing that a later step says of it: what an expert signs."""
+    asked = replace(
+        request, state=RequestState.SUBMITTED, retrieval=None, findings=(), decided_by="", decided_on="", reason=""
+    )
+    return hashlib.sha256(b"names/" + msgspec.json.encode(asked)).hexdigest()
 
 
 def _decided_by(decision: Decision) -> str:
