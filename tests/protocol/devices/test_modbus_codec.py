@@ -7,7 +7,7 @@ import pytest
 
 from interlock.protocol.devices.description import DeviceDescription, Field, LinkDescription, Register, Tool
 from interlock.protocol.devices.messages import Answer, DeviceFault
-from interlock.protocol.devices.modbus_codec import ModbusCodec, register_faults
+from interlock.protocol.devices.modbus_codec import ModbusCodec, is_answer, register_faults
 from interlock.protocol.devices.tool_schemas import input_schema, output_schema
 
 
@@ -116,6 +116,26 @@ def test_answers_to_something_else_are_invalid() -> None:
     write = tool(holding(type="u8", write=True))
     with pytest.raises(DeviceFault):
         codec(write).result(write, [b"\x06\0\x11\0\1"])  # another address
+
+
+def test_a_write_is_answered_with_what_was_to_be_written_and_where() -> None:
+    for request, answer in (
+        ("06 0010 1234", "06 0010 1234"),
+        ("05 0010 ff00", "05 0010 ff00"),
+        ("10 0010 0002 04 12345678", "10 0010 0002"),
+        ("06 0010 1234", "86 02"),
+        ("03 0010 0001", "03 02 1234"),
+    ):
+        assert is_answer(bytes.fromhex(request), bytes.fromhex(answer))
+    for request, answer in (
+        ("06 0010 1234", "06 0010 1235"),
+        ("06 0010 1234", "06 0011 1234"),
+        ("05 0010 ff00", "05 0010 0000"),
+        ("10 0010 0002 04 12345678", "10 0010 0001"),
+        ("06 0010 1234", "90 02"),
+        ("03 0010 0001", "04 02 1234"),
+    ):
+        assert not is_answer(bytes.fromhex(request), bytes.fromhex(answer))
 
 
 def test_garbage_raises_the_one_error() -> None:

@@ -1,9 +1,9 @@
 """Modbus: the requests of a message, one after the other, over TCP or a serial line (RTU), through pymodbus.
 
-Units of one address or line share it, with one request in flight. A request that has no answer, or no turn, in its time
-is given up in silence: the sender of the message knows that time, and nothing is sent after it. On a serial line
-answers have no number, so that a unit whose answer did not come rests for half that time: a late one must not be taken
-for the next.
+Units of one address or line share it, with one request in flight. A message whose requests have no turn, or not all
+their answers, in its time is given up in silence: its sender knows that time, and nothing is sent after it. On a serial
+line answers have no number, so that a unit whose answer did not come rests until one and a half times that time after
+the request: a late one must not be taken for the next.
 """
 
 import asyncio
@@ -13,15 +13,16 @@ from collections.abc import Callable
 
 from pymodbus import FramerType, ModbusException
 from pymodbus.client import AsyncModbusSerialClient, AsyncModbusTcpClient
-from pymodbus.pdu import DecodePDU
+from pymodbus.pdu import DecodePDU, ModbusPDU
 
 from interlock.net.devices.connections import Connections
 from interlock.net.devices.transport import TransportFailed, TransportOwner
 from interlock.protocol.devices.description import DeviceDescription, LinkDescription
-from interlock.protocol.devices.modbus_codec import EXCEPTION, split_untrusted
+from interlock.protocol.devices.modbus_codec import EXCEPTION, is_answer, split_untrusted
 
 PORT = 502
 CONNECT_S = 5.0
+REST = 1.5  # times the time of a message: how long after a request a late answer may come
 PARITIES = {"none": "N", "even": "E", "odd": "O"}
 _REQUESTS = DecodePDU(True)
 
@@ -60,7 +61,8 @@ class ModbusTransport:
 
     def send(self, message: bytes) -> None:
         if self._is_open and self._line is not None:
-            task = asyncio.create_task(self._execute(self._line, message))
+            ends = asyncio.get_running_loop().time() + self._timeout_s
+            task = asyncio.create_task(self._execute(self._line, message, ends))
             self._executing.add(task)
             task.add_done_callback(self._executing.discard)
 
@@ -81,13 +83,13 @@ class ModbusTransport:
             self._is_open = False
             self._owner.on_transport_lost(reason)
 
-    async def _execute(self, line: "ModbusLine", message: bytes) -> None:
+    async def _execute(self, line: "ModbusLine", message: bytes, ends: float) -> None:
         _, units = split_untrusted(message)
         answer = message[:2]
         for unit in units:
-            answered = await line.answer(self._unit, unit, self._timeout_s, self._owner.on_traffic)
-            if answered is None:
-                self._discarded["no_answer"] += 1
+            answered = await line.answer(self._unit, unit, ends, REST * self._timeout_s, self._owner.on_traffic)
+            if answered is None or not is_answer(unit, answered):
+                self._discarded["no_answer" if answered is None else "wrong_answer"] += 1
                 return
             answer += bytes((len(answered),)) + answered
             if answered[0] & EXCEPTION:
@@ -123,38 +125,55 @@ class ModbusLine:
             client.close()
 
     async def answer(
-        self, unit: int, request: bytes, timeout_s: float, on_traffic: Callable[[bool, bytes], None]
+        self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
     ) -> bytes | None:
-        """None: there was none in time."""
+        """None: there was none until `ends`."""
         pdu = _REQUESTS.decode(request)
         if pdu is None:
             return None
         pdu.dev_id = unit
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + timeout_s
-        await asyncio.sleep(self._rests.pop(unit, 0.0) - loop.time())
         try:
             async with asyncio.timeout_at(ends):
-                await self._turn.acquire()
-        except TimeoutError:
+                await self._take_turn(unit)
+                try:
+                    response = await self._response(pdu, ends, rest_s, on_traffic)
+                finally:
+                    self._turn.release()
+        except (TimeoutError, ModbusException, OSError):
             return None
+        if response is None or response.transaction_id != pdu.transaction_id:
+            return None
+        answered = bytes((response.function_code,)) + bytes(response.encode())
+        if is_answer(request, answered):
+            self._rests.pop(unit, None)
+        return answered
+
+    async def _take_turn(self, unit: int) -> None:
+        """A unit of which a late answer may come waits for that; the others do not."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._turn.acquire()
+            rest_s = self._rests.get(unit, 0.0) - loop.time()
+            if rest_s <= 0:
+                return
+            self._turn.release()
+            await asyncio.sleep(rest_s)
+
+    async def _response(
+        self, pdu: ModbusPDU, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
+    ) -> ModbusPDU | None:
+        client = self._client
+        begun = asyncio.get_running_loop().time()
+        if client is None or self.is_lost or begun >= ends:
+            return None
+        self._on_traffic = on_traffic
+        if self._link.transport == "modbus_rtu":
+            self._rests[pdu.dev_id] = begun + rest_s  # before another has the turn
         try:
-            client = self._client
-            if client is None or self.is_lost:
-                return None
-            self._on_traffic = on_traffic
-            async with asyncio.timeout(timeout_s):
-                response = await client.execute(False, pdu)
-        except TimeoutError:
-            if self._link.transport == "modbus_rtu":
-                self._rests[unit] = loop.time() + timeout_s / 2
-            return None
-        except (ModbusException, OSError):
-            return None
+            response: ModbusPDU = await client.execute(False, pdu)
+            return response
         finally:
             self._on_traffic = None
-            self._turn.release()
-        return bytes((response.function_code,)) + bytes(response.encode())
 
     @property
     def _name(self) -> str:

@@ -99,6 +99,16 @@ def split_untrusted(message: bytes) -> tuple[int, list[bytes]]:
     return request_id, units
 
 
+def is_answer(request: bytes, answer: bytes) -> bool:
+    """Whether a unit can be the answer to that request; a write says again what was to be written, and where."""
+    function = request[0]
+    if answer[0] & EXCEPTION:
+        return answer[0] == function | EXCEPTION
+    if function in (WRITE_COIL, WRITE_WORD, WRITE_WORDS):
+        return answer == request[:5]
+    return answer[0] == function
+
+
 def word_count(register: Register) -> int:
     """Registers that its value takes."""
     return ((size_of(register.field) or 1) + 1) // 2
