@@ -293,6 +293,7 @@ def test_bytes_are_base64_in_json() -> None:
         ((5,), {"arg0": {"\ud800": 1}}, "arg0"),
         ((7,), {"arg0": "x"}, "arg0"),
         ((7,), {"arg0": 10**400}, "arg0"),
+        ((7,), {"arg0": 2**53 + 1}, "arg0"),
         ((0, 0), {"arg0": 1}, "arg1"),
         ((0,), {"arg0": 1, "arg1": 1}, "arg1"),
         ((), {"x": 1}, "x"),
@@ -397,7 +398,8 @@ def test_cbor_in_the_frame_of_profile_a_repeats_its_ids() -> None:
     assert codec.encode_call(7, SET_LED, {"arg0": 1}).hex() == "010207a30102020703a10001"
     assert codec.decode_untrusted(b"\x02\x02\x07" + encoded({2: 7, 4: {}})) == Answer(request_id=7, payload={})
     assert codec.decode_untrusted(b"\x03\x00\x00" + encoded({1: "r", 3: []})) == Registration(tools=())
-    assert codec.decode_untrusted(b"\x04\x00\x07" + encoded({2: 7, 4: {}})) == Answer(request_id=7, payload={})
+    heartbeat = Answer(request_id=7, payload={}, is_heartbeat=True)
+    assert codec.decode_untrusted(b"\x04\x00\x07" + encoded({2: 7, 4: {}})) == heartbeat
     assert refusal(b"\x02\x02\x08" + encoded({2: 7, 4: {}}), codec) == "malformed"
     assert refusal(b"\x03\x02\x07" + encoded({2: 7, 4: {}}), codec) == "malformed"
     assert refusal(b"\x01\x02\x07" + encoded({2: 7, 4: {}}), codec) == "unexpected"

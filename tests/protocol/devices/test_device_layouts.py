@@ -172,9 +172,10 @@ def test_types_of_frames_are_taken_in_their_direction_alone() -> None:
     codec = FrameCodec(DeviceDescription(profile="a", link=LINK, events=(event,)))
     assert codec.encode_heartbeat(7) == bytes((4, 0, 7))
     assert codec.encode_registration_request() is None
-    assert codec.decode_untrusted(bytes((4, 0, 7))) == Answer(request_id=7)
-    assert codec.decode_untrusted(bytes((2, 1, 7, 42, 0))) == Answer(request_id=7, tool_id=1, payload=b"*", status=0)
-    assert codec.decode_untrusted(bytes((2, 1, 7, 42))) == Answer(request_id=7, tool_id=1, payload=b"", status=42)
+    assert codec.decode_untrusted(bytes((4, 0, 7))) == Answer(request_id=7, is_heartbeat=True)
+    for tail, payload, status in ((b"*\0", b"*", 0), (b"*", b"", 42)):
+        answer = Answer(request_id=7, tool_id=1, payload=payload, status=status, is_heartbeat=False)
+        assert codec.decode_untrusted(b"\x02\x01\x07" + tail) == answer
     notice = codec.decode_untrusted(bytes((2, 9, 0, 5)))
     assert notice == Notice(event_id=9, payload=b"\5")
     assert codec.notice(9, b"\5") == {"count": 5}

@@ -11,11 +11,12 @@ import pytest
 from interlock.net.devices import transports
 from interlock.net.devices.connections import Connections
 from interlock.net.devices.transport import TransportOwner
+from interlock.protocol.devices.cbor import encoded, read_untrusted
 from interlock.protocol.devices.description import DeviceDescription
 from interlock.protocol.devices.description_check import read_description
 from interlock.protocol.devices.simulation import SimulatedDevice
 from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.devices.outcomes import Busy, CallOutcome, Lost, Succeeded
+from interlock.runtime.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
 from interlock.runtime.devices.session import DeviceSession
 
 TEXT = """
@@ -199,3 +200,102 @@ async def test_a_missing_library_is_the_failure_of_that_link_and_names_the_extra
     assert missing in (session.reason or "")
     assert "interlock[devices]" in (session.reason or "")
     await session.close()
+
+
+SELF_DESCRIBING = 'profile = "b"\n[link]\ntransport = "uart_cbor"\nport = "nowhere"\ntimeout_ms = 20\n'
+
+
+def announced(**ids: int) -> bytes:
+    return encoded({1: "r", 3: [{0: number, 1: [], 2: 5, 3: name} for name, number in ids.items()]})
+
+
+@pytest.mark.req("AX-B.3-3")
+async def test_no_call_keeps_a_number_that_means_another_tool_now(memory: Memory) -> None:
+    memory.reply = lambda message: [announced(read=1, fire=2)] if read_untrusted(message).get(1) == "r" else []
+    session = await opened(Owner(), SELF_DESCRIBING)
+    outcomes: list[CallOutcome] = []
+    session.call(session.tools["read"], {}, outcomes.append)
+    session.call(session.tools["read"], {}, outcomes.append)
+    session.on_message(announced(read=2, fire=1))  # so soon after the one that was asked for
+    assert outcomes == [Lost("it was reset", was_sent=True), Lost("it was reset", was_sent=False)]
+    session.call(session.tools["read"], {}, outcomes.append)
+    assert read_untrusted(memory.heard[-1])[1] == 2
+    await session.close()
+
+
+async def test_a_heartbeat_answers_no_call_and_a_result_that_cannot_be_read_ends_it(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await opened(Owner(), TEXT.replace("timeout_ms = 20", "timeout_ms = 5000"))
+    memory.reply = lambda message: [bytes((4, 0, message[2])), *memory.device.answer(message)]
+    assert isinstance(await called(session, "read"), Succeeded)
+    assert session.discarded["wrong_type"] == 1
+
+    def broken(*_: object) -> dict[str, Any]:
+        raise RuntimeError
+
+    monkeypatch.setattr(session._codec, "result", broken)
+    outcome = await called(session, "read")
+    assert isinstance(outcome, Failed)
+    assert outcome.fault == "response_invalid"
+    await session.close()
+
+
+def test_the_first_id_of_a_process_is_not_that_of_every_process() -> None:
+    sessions = [DeviceSession("board", described(), SystemClock(), Owner(), Connections()) for _ in range(8)]
+    assert len({session._next_id() for session in sessions}) > 1
+
+
+@pytest.mark.parametrize("kind", ["codec", "framing"])
+async def test_a_call_that_no_frame_holds_is_too_large(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    text = TEXT + 'request = [{ name = "t", type = "text" }]\n'
+    if kind == "codec":
+        text = text.replace('port = "nowhere"', 'port = "nowhere"\nlen = 1')
+    session = await opened(Owner(), text)
+
+    def refuse(message: bytes) -> None:
+        raise ValueError("a message of 256 bytes")
+
+    if kind == "framing":
+        monkeypatch.setattr(memory, "send", refuse)
+    outcomes: list[CallOutcome] = []
+    session.call(session.tools["set"], {"t": "x" * 253}, outcomes.append)
+    (outcome,) = outcomes
+    assert isinstance(outcome, Failed)
+    assert outcome.fault == "too_large"
+    assert session.waiting == 0
+    await session.close()
+
+
+@pytest.mark.parametrize(
+    ("latency", "is_reliable", "attempt_s"), [("fast", True, 5.0), ("fast", False, 5 / 3), ("realtime", False, 0.5)]
+)
+async def test_an_attempt_has_its_part_of_the_time_of_the_class(
+    memory: Memory, latency: str, is_reliable: bool, attempt_s: float
+) -> None:
+    memory.is_reliable = is_reliable
+    text = TEXT.replace('name = "read"', f'name = "read"\nlatency_class = "{latency}"')
+    session = await opened(Owner(), text.replace("timeout_ms = 20", "timeout_ms = 1000"))
+    request = session.call(session.tools["read"], {}, lambda outcome: None)
+    assert request is not None
+    assert session._attempt_s(request) == pytest.approx(attempt_s)
+    await session.close()
+
+
+@pytest.mark.parametrize("params", ['{"n": "x"}', '{"n": 256}', '{"n": 1, "junk": []}', "{}"])
+async def test_an_event_on_mqtt_is_what_its_description_says_or_dropped(params: str) -> None:
+    text = """
+profile = "json"
+link = { transport = "mqtt_json", host = "localhost" }
+tool = [{ id = 1, name = "x" }]
+event = [{ id = 9, name = "pressed", response = [{ name = "n", type = "u8" }] }]
+"""
+    owner = Owner()
+    session = DeviceSession("board", described(text), SystemClock(), owner, Connections())
+    session._arrive()
+    for said in (params, '{"n": 3}'):
+        session.on_message(b'{"jsonrpc":"2.0","method":"pressed","params":%b}' % said.encode())
+    assert owner.said == ["present", "pressed"]
+    assert session.discarded == {"response_invalid": 1}

@@ -40,8 +40,8 @@ STATUS_MAX: Final = 2**31  # of either sign
 class CborCodec:
     id_max = ID_MAX
 
-    def __init__(self, description: DeviceDescription, *, head_bytes: int = 0) -> None:
-        self._max_bytes = description.link.max_frame - head_bytes
+    def __init__(self, description: DeviceDescription, *, max_bytes: int | None = None) -> None:
+        self._max_bytes = description.link.max_frame if max_bytes is None else max_bytes
         self._emits_jsonrpc = description.link.emit_jsonrpc
         self._allows_values = description.link.allow_values
         self._events = {event.id: event for event in description.events}
@@ -269,9 +269,12 @@ def _typed(value: Any, major: int, field: Field) -> Any:
         value = int(value)
     elif major == 7 and isinstance(value, int) and not isinstance(value, bool):
         try:
-            value = float(value)
+            number = float(value)
         except OverflowError:
             raise DeviceFault("argument_invalid", "out of range", field.name) from None
+        if int(number) != value:
+            raise DeviceFault("argument_invalid", "an integer that no floating-point number holds", field.name)
+        value = number
     if not _is_of_major_type(value, major):
         raise DeviceFault("argument_invalid", f"not of CBOR type {major}", field.name)
     return value

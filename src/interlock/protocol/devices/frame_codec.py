@@ -7,6 +7,8 @@ frame: its PAYLOAD is the CBOR message, and TYPE, TOOL_ID and SEQ repeat what th
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from interlock.protocol.devices.cbor_codec import CborCodec
 from interlock.protocol.devices.description import DeviceDescription, Tool
 from interlock.protocol.devices.layouts import decode_payload, encode_payload
@@ -20,6 +22,7 @@ HEARTBEAT: Final = 0x04
 
 HEAD_BYTES: Final = 3
 SEQ_MAX: Final = 255
+ONE_BYTE_LEN_MAX: Final = 255  # bytes of a message where len = 1
 UNASKED: Final = 0  # the SEQ of events
 
 
@@ -27,7 +30,7 @@ class FrameCodec:
     id_max = SEQ_MAX
 
     def __init__(self, description: DeviceDescription) -> None:
-        self._max_bytes = description.link.max_frame
+        self._max_bytes = _message_max(description)
         self._is_status_first = description.link.status == "first"
         self._events = {event.id: event for event in description.events}
 
@@ -49,7 +52,7 @@ class FrameCodec:
         if kind == HEARTBEAT:
             if tool_id or payload or seq == UNASKED:
                 raise DeviceFault("malformed", "a heartbeat with an id or a payload, or without a SEQ")
-            return Answer(request_id=seq)
+            return Answer(request_id=seq, is_heartbeat=True)
         if kind != RESPONSE:
             raise DeviceFault("unexpected", f"TYPE {kind} from a device of Profile A")
         if seq == UNASKED:
@@ -61,7 +64,7 @@ class FrameCodec:
         status, payload = (
             (payload[0], payload[1:]) if self._is_status_first else (payload[-1], payload[:-1])
         )  # AX-B.1-8
-        return Answer(request_id=seq, tool_id=tool_id, payload=payload, status=status)
+        return Answer(request_id=seq, tool_id=tool_id, payload=payload, status=status, is_heartbeat=False)
 
     def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
         return decode_payload(tool.payload, tool.order, tool.response, payload)
@@ -75,8 +78,8 @@ class FramedCborCodec:
     id_max = SEQ_MAX
 
     def __init__(self, description: DeviceDescription) -> None:
-        self._cbor = CborCodec(description, head_bytes=HEAD_BYTES)
-        self._max_bytes = description.link.max_frame
+        self._max_bytes = _message_max(description)
+        self._cbor = CborCodec(description, max_bytes=self._max_bytes - HEAD_BYTES)
 
     def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
         return bytes((CALL, tool.id, request_id)) + self._cbor.encode_call(request_id, tool, arguments)
@@ -101,6 +104,8 @@ class FramedCborCodec:
                 agrees = kind != REGISTRATION and seq == request_id
         if not agrees:
             raise DeviceFault("malformed", "TYPE, TOOL_ID or SEQ differ from the CBOR message")
+        if isinstance(received, Answer) and kind == HEARTBEAT:
+            return msgspec.structs.replace(received, is_heartbeat=True)
         return received
 
     def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
@@ -108,6 +113,11 @@ class FramedCborCodec:
 
     def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
         return self._cbor.notice(event_id, payload)
+
+
+def _message_max(description: DeviceDescription) -> int:
+    link = description.link
+    return min(link.max_frame, ONE_BYTE_LEN_MAX) if link.len == 1 else link.max_frame
 
 
 def split_untrusted(message: bytes, max_bytes: int) -> tuple[int, int, int, bytes]:

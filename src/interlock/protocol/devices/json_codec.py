@@ -12,6 +12,8 @@ import msgspec
 from interlock.protocol.devices.description import DeviceDescription, Tool
 from interlock.protocol.devices.messages import Answer, DeviceFault, Notice, Received
 from interlock.protocol.devices.metadata import without_metadata
+from interlock.protocol.devices.tool_schemas import object_schema
+from interlock.protocol.schemas.validators import compile_schema
 
 MESSAGE_BYTES_MAX: Final = 65536
 DEPTH_MAX: Final = 16
@@ -26,6 +28,9 @@ class JsonCodec:
     def __init__(self, description: DeviceDescription) -> None:
         self._allows_values = description.link.allow_values
         self._events = {event.name: event.id for event in description.events}
+        self._schemas = {
+            event.id: compile_schema(object_schema(event.response)) for event in description.events if event.response
+        }
 
     def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
         params = {"name": tool.name, "arguments": without_metadata(arguments)}
@@ -63,6 +68,10 @@ class JsonCodec:
             return None
         if not isinstance(payload, dict):
             raise DeviceFault("response_invalid", "no object")
+        schema = self._schemas.get(event_id)
+        wrong = None if schema is None else schema.maybe_fault(payload)
+        if wrong is not None:
+            raise DeviceFault("response_invalid", wrong.reason, wrong.pointer)
         return payload
 
     def _notice(self, members: dict[str, Any]) -> Notice:
@@ -93,8 +102,9 @@ def _answer(members: dict[str, Any]) -> Answer:
 def _encoded(members: dict[str, Any]) -> bytes:
     try:
         message = msgspec.json.encode(members)
-    except (UnicodeEncodeError, RecursionError):
-        raise DeviceFault("argument_invalid", "not Unicode text, or nested too deeply") from None
+    except (UnicodeEncodeError, RecursionError, OverflowError):
+        detail = "not Unicode text, nested too deeply, or an integer of more than 64 bits"
+        raise DeviceFault("argument_invalid", detail) from None
     if len(message) > MESSAGE_BYTES_MAX:
         raise DeviceFault("too_large", f"a call of {len(message)} bytes; {MESSAGE_BYTES_MAX} at most")
     return message

@@ -20,6 +20,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     payload: Any = None
     status: int = 0  # other than 0: it failed
     name: str | None = None  # of that status, where the protocol itself has one
+    is_heartbeat: bool | None = None  # None: the message does not tell it from the answer to a call
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):

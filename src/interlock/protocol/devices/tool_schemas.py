@@ -65,7 +65,7 @@ def input_schema(tool: Tool) -> dict[str, Any]:
         return tool.input_schema
     if tool.arg_types is None:
         written = tuple(register.field for register in tool.registers if register.write)
-        return _object_schema(tool.request or written)
+        return object_schema(tool.request or written)
     properties = {
         name: field_schema(tool.request[position]) if position < len(tool.request) else _MAJOR_TYPES[major]
         for position, (name, major) in enumerate(zip(argument_names(tool), tool.arg_types, strict=True))
@@ -80,7 +80,7 @@ def output_schema(tool: Tool) -> dict[str, Any] | None:
         return tool.output_schema
     if tool.arg_types is None or tool.response:
         read = tuple(register.field for register in tool.registers if not register.write)
-        return _object_schema(tool.response or read)
+        return object_schema(tool.response or read)
     if tool.ret_type in (None, MAP):
         return None
     return _closed({"value": _MAJOR_TYPES[tool.ret_type or 0]}, ["value"])
@@ -108,7 +108,7 @@ def announced_tool(announced: Announced, described: Tool | None, link: LinkDescr
     return msgspec.structs.replace(tool, arg_types=announced.arg_types, ret_type=announced.ret_type)
 
 
-def _object_schema(fields: Sequence[Field]) -> dict[str, Any]:
+def object_schema(fields: Sequence[Field]) -> dict[str, Any]:
     return _closed(
         {field.name: field_schema(field) for field in fields}, [field.name for field in fields if not field.optional]
     )

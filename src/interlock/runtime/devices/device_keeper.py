@@ -118,5 +118,5 @@ class DeviceKeeper(Keeper):
             self.on_changed(self.link, "tools")
 
     def on_event(self, name: str, content: dict[str, Any]) -> None:
-        said = {"level": "info", "logger": self.link.segment, "data": {"event": name, **content}}
+        said = {"level": "info", "logger": self.link.segment, "data": {**content, "event": name}}
         self._events.on_log(self.link, Raw(encode_value(said)))

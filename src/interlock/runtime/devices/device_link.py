@@ -128,7 +128,11 @@ class DevicePipe:
     def _finish(self, request: McpRequest, origin: Pending, outcome: CallOutcome) -> None:
         match outcome:
             case Succeeded(content=content):
-                text = encode_value(content)
+                try:
+                    text = encode_value(content)
+                except (OverflowError, ValueError):  # an integer beyond 64 bits, or no Unicode text
+                    self._finish(request, origin, Failed("response_invalid", "no JSON"))
+                    return
                 result: dict[str, Any] = {
                     "content": [{"type": "text", "text": text.decode()}],
                     "structuredContent": Raw(text),

@@ -16,6 +16,7 @@ counted and dropped, and the request goes on waiting.
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from math import inf
@@ -69,12 +70,13 @@ class SessionOwner(Protocol):
 class Request:
     """A call, or a heartbeat where `tool` is None."""
 
-    __slots__ = ("arguments", "attempts", "id", "message", "on_done", "timer", "tool")
+    __slots__ = ("arguments", "attempts", "id", "message", "on_done", "timer", "tool", "tries")
 
     def __init__(self, tool: DeviceTool | None, arguments: Mapping[str, Any], attempts: int, on_done: OnDone | None):
         self.tool = tool
         self.arguments = arguments
-        self.attempts = attempts  # that are left
+        self.attempts = attempts  # that are left,
+        self.tries = attempts  # ... of all
         self.on_done = on_done  # None: no call waits for it
         self.id = 0
         self.message = b""
@@ -123,7 +125,7 @@ class DeviceSession:
         self._events_heard: deque[float] = deque(maxlen=EVENTS_PER_S)
         self._queue: deque[Request] = deque()
         self._in_flight: dict[int, Request] = {}
-        self._last_id = 0
+        self._last_id = secrets.randbelow(self._codec.id_max)  # a late answer to another process is none to this one
         self._discarded = 0
         self._last_discarded = ""
         self._is_unanswered = False  # a call had no answer since the device was last heard
@@ -371,7 +373,11 @@ class DeviceSession:
             request.end(Failed("too_large" if is_large else "argument_invalid", fault.detail, path=fault.path))
             return
         self._in_flight[request.id] = request
-        self._send_attempt(request)
+        try:
+            self._send_attempt(request)
+        except ValueError as error:  # the framing takes no message of that length
+            self._in_flight.pop(request.id, None)
+            request.end(Failed("too_large", str(error)))
 
     def _next_id(self) -> int:
         while True:
@@ -395,8 +401,7 @@ class DeviceSession:
             return self._timeout_s
         if whole_s is None:  # batch: the caller manages the time
             return BATCH_S
-        attempts = 1 + (self.description.link.retries if tool.may_repeat else 0)
-        return max(self._timeout_s, whole_s / attempts)
+        return min(whole_s, max(self._timeout_s, whole_s / request.tries))
 
     def _send(self, message: bytes) -> None:
         if self._transport is not None:
@@ -468,6 +473,9 @@ class DeviceSession:
         if answer.tool_id is not None and answer.tool_id != asked:
             self._discard("wrong_tool")
             return
+        if answer.is_heartbeat is not None and answer.is_heartbeat != (request.tool is None):
+            self._discard("wrong_type")
+            return
         self._note_life()
         del self._in_flight[answer.request_id]
         if request.tool is None:
@@ -484,9 +492,12 @@ class DeviceSession:
             return Failed("status", "the device refused or failed", status=answer.status, name=name)
         try:
             content = self._codec.result(tool.tool, answer.payload)
+            wrong = None if tool.output is None else tool.output.maybe_fault(content)
         except DeviceFault as fault:
             return Failed("response_invalid", fault.detail, path=fault.path)
-        wrong = None if tool.output is None else tool.output.maybe_fault(content)
+        except Exception:  # no answer may leave its call without an end
+            log.exception("device %s: an answer of %s", self.segment, tool.tool.name)
+            return Failed("response_invalid", "it cannot be read")
         if wrong is not None:  # AX-10.4-3
             return Failed("response_invalid", wrong.reason, path=wrong.pointer)
         return Succeeded(content)
@@ -503,17 +514,19 @@ class DeviceSession:
         self._note_life()
         if tools is None:
             return  # more of it follows
-        if self._asks_open > 0:
+        former, is_asked = self.tools, self._asks_open > 0
+        is_changed = {name: one.tool for name, one in tools.items()} != {n: o.tool for n, o in former.items()}
+        is_reset = not is_asked and now - self._answered_ask > SETTLE_S and bool(self._in_flight)
+        if is_asked:
             self._asks_open, self._answered_ask = 0, now
-        elif now - self._answered_ask > SETTLE_S and self._in_flight:
-            self._end_all("it was reset")  # AX-B.3-3
-        is_changed = {name: one.item for name, one in tools.items()} != {n: o.item for n, o in self.tools.items()}
         self.missing = self._announcements.missing
         if is_changed:
             self.tools = tools
+        if is_changed or is_reset:  # a number may mean another tool now
+            self._end_all("it was reset")  # AX-B.3-3
         if not self.is_present:
             self._arrive()
-        elif is_changed:
+        elif {name: one.item for name, one in tools.items()} != {n: o.item for n, o in former.items()}:
             self._owner.on_tools()
 
     def _on_notice(self, notice: Notice) -> None:
