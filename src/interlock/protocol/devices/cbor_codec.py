@@ -149,6 +149,19 @@ def argument_names(tool: Tool) -> tuple[str, ...]:
     return named[:count] + tuple(f"arg{position}" for position in range(len(named), count))
 
 
+def named_arguments(tool: Tool, params: Mapping[Any, Any]) -> dict[str, Any]:
+    """The arguments of a call, as the caller wrote them. Raises DeviceFault."""
+    names = argument_names(tool)
+    arguments = {}
+    for position, value in params.items():
+        if not _is_integer(position, 0, len(names) - 1):
+            raise DeviceFault("argument_invalid", f"there is no argument {str(position)[:64]!r}")
+        is_described = position < len(tool.request)
+        name = names[position]
+        arguments[name] = _received(tool.request[position], value) if is_described else _json(value, name)
+    return arguments
+
+
 def _positional(tool: Tool, arguments: Mapping[str, Any]) -> dict[int, Any]:
     names = argument_names(tool)
     if len(names) > ARGUMENTS_MAX:

@@ -1,22 +1,36 @@
 """A simulated device: the other end of a link, out of the same description.
 
 In: messages of a gateway; out: what the device says to each. It remembers what it is given: a response that has a
-field of the name of an earlier argument says that value; other numbers rise with each reading, within their limits.
+field of the name of an earlier argument says that value, in the scale of its own; other numbers rise with each reading,
+within their limits.
 Profile A answers in the layouts of its description; Profile B announces the described tools and speaks CBOR.
 """
 
-from collections.abc import Iterator
+import base64
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from interlock.protocol.devices import cbor_codec, frame_codec
 from interlock.protocol.devices.cbor import encoded, read_untrusted
-from interlock.protocol.devices.description import DeviceDescription, Field, Tool
-from interlock.protocol.devices.layouts import decode_payload, encode_payload, is_number, is_whole, limits
+from interlock.protocol.devices.description import DeviceDescription, Event, Field
+from interlock.protocol.devices.layouts import (
+    INTEGERS,
+    bytes_of,
+    decode_payload,
+    encode_payload,
+    enum_number,
+    is_number,
+    is_whole,
+    limits,
+    shown_number,
+    wire_number,
+)
 from interlock.protocol.devices.messages import DeviceFault
 from interlock.protocol.devices.wire_formats import framing_name
 
 BAD_REQUEST: Final = 1  # the status of a call that the device cannot read
 ENTRIES_PER_FRAME: Final = 8  # of an announcement
+_BYTES: Final = 4  # of a field of bytes that says no size
 _MAJOR_TYPES: Final = {"bytes": 2, "text": 3, "f32": 7, "bool": 7, "i8": 1, "i16": 1, "i32": 1}
 
 
@@ -48,6 +62,15 @@ class SimulatedDevice:
         except DeviceFault:
             return []
 
+    def event(self, event: Event) -> bytes:
+        """What it says unasked. Raises DeviceFault."""
+        values = self._values(event.response)
+        head = bytes((frame_codec.RESPONSE, event.id, frame_codec.UNASKED))
+        if self._description.profile == "a":
+            return head + encode_payload("struct", event.order, event.response, values)
+        message = encoded({cbor_codec.METHOD: event.id, cbor_codec.PARAMS: _positional(event.response, values)})
+        return head + message if self._is_framed else message
+
     # Profile A
 
     def _answer_frame(self, message: bytes) -> Iterator[bytes]:
@@ -62,7 +85,7 @@ class SimulatedDevice:
         if tool is not None:
             try:
                 self._take(decode_payload(tool.payload, tool.order, tool.request, payload))
-                response = encode_payload(tool.payload, tool.order, tool.response, self._values(tool))
+                response = encode_payload(tool.payload, tool.order, tool.response, self._values(tool.response))
                 status = 0
             except DeviceFault:
                 response = b""
@@ -78,18 +101,23 @@ class SimulatedDevice:
         method, request_id = members.get(cbor_codec.METHOD), members.get(cbor_codec.ID)
         if method == cbor_codec.REGISTRATION:
             yield from self._announcement(is_framed=False)
+        elif not isinstance(request_id, int):
+            return  # it asks for no answer
         elif method == cbor_codec.HEARTBEAT:
             yield encoded({cbor_codec.ID: request_id, cbor_codec.RESULT: {}})
         elif isinstance(method, int):
-            tool, given = self._tools.get(method), members.get(cbor_codec.PARAMS)
-            if tool is None or not isinstance(given, dict):
+            try:
+                result = self._result(method, members.get(cbor_codec.PARAMS))
+                yield encoded({cbor_codec.ID: request_id, cbor_codec.RESULT: result})
+            except DeviceFault:
                 yield encoded({cbor_codec.ID: request_id, cbor_codec.ERROR: BAD_REQUEST})
-                return
-            names = cbor_codec.argument_names(tool)
-            self._take({names[place]: value for place, value in given.items() if place < len(names)})
-            values = self._values(tool)
-            result = {position: _on_the_wire(field, values[field.name]) for position, field in enumerate(tool.response)}
-            yield encoded({cbor_codec.ID: request_id, cbor_codec.RESULT: result})
+
+    def _result(self, tool_id: int, params: Any) -> dict[int, Any]:
+        tool = self._tools.get(tool_id)
+        if tool is None or not isinstance(params, dict):
+            raise DeviceFault("argument_invalid", "no such tool, or no arguments")
+        self._take(cbor_codec.named_arguments(tool, params))
+        return _positional(tool.response, self._values(tool.response))
 
     def _announcement(self, *, is_framed: bool | None = None) -> Iterator[bytes]:
         entries = [
@@ -123,9 +151,21 @@ class SimulatedDevice:
         self.calls += 1
         self._given |= given
 
-    def _values(self, tool: Tool) -> dict[str, Any]:
+    def _values(self, fields: Sequence[Field]) -> dict[str, Any]:
         self._readings += 1
-        return {field.name: self._given.get(field.name, self._reading(field)) for field in tool.response}
+        return {field.name: self._value(field) for field in fields}
+
+    def _value(self, field: Field) -> Any:
+        """What was given under its name, as near as this field can say it, else a reading."""
+        if field.name in self._given:
+            try:
+                value = _nearest(field, self._given[field.name])
+                encode_payload("struct", "little", (field,), {field.name: value})
+            except DeviceFault:
+                pass  # it means something else
+            else:
+                return value
+        return _nearest(field, self._reading(field))
 
     def _reading(self, field: Field) -> Any:
         if is_number(field):
@@ -142,15 +182,30 @@ class SimulatedDevice:
                 names = list(field.values)
                 return names[self._readings % len(names)]
             case "bytes":
-                return "A" * ((field.size or 0) // 3 * 4) if (field.size or 0) % 3 == 0 else ""
+                return base64.b64encode(bytes(_BYTES if field.size is None else field.size)).decode()
             case _:
                 return "ready"[: field.size]
 
 
+def _nearest(field: Field, value: Any) -> Any:
+    """The nearest number that the field has. Raises DeviceFault."""
+    if field.type not in INTEGERS or isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return shown_number(field, round((value - field.offset) / field.scale))
+
+
+def _positional(fields: Sequence[Field], values: dict[str, Any]) -> dict[int, Any]:
+    """Raises DeviceFault."""
+    return {position: _on_the_wire(field, values[field.name]) for position, field in enumerate(fields)}
+
+
 def _on_the_wire(field: Field, value: Any) -> Any:
-    if field.type == "enum":
-        return field.values.get(value, value)
-    if is_number(field) and not isinstance(value, bool):
-        number = (value - field.offset) / field.scale
-        return number if field.type == "f32" else round(number)
-    return value
+    if is_number(field):
+        return wire_number(field, value)
+    match field.type:
+        case "enum":
+            return enum_number(field, value)
+        case "bytes":
+            return bytes_of(field, value)
+        case _:
+            return value

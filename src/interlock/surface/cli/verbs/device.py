@@ -1,6 +1,8 @@
 """interlock device simulate | monitor | test | scaffold"""
 
+import contextlib
 import enum
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +13,9 @@ from interlock.surface.cli.completion import segments
 from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
-    from interlock.net.devices.simulated_port import Faults
+    from interlock.net.devices.simulated_port import Faults, Happened, SimulatedPort
     from interlock.operator_api.links import Frame
-    from interlock.protocol.devices.description import DeviceDescription
+    from interlock.protocol.devices.description import DeviceDescription, Event
 
 MONITOR_S = 0.2
 
@@ -42,6 +44,7 @@ app = verb_app(
     interlock device simulate thermostat
     interlock device simulate boards/valve.toml --port valve.pty
     interlock device simulate thermostat --noise 0.001 --loss 0.1 --seed 7
+    interlock device simulate thermostat --event overheated --every 10
     """,
 )
 def simulate(
@@ -55,6 +58,10 @@ def simulate(
     noise: Annotated[float, typer.Option("--noise", min=0.0, max=1.0, help="The chance of a wrong bit, per byte.")] = 0,
     loss: Annotated[float, typer.Option("--loss", min=0.0, max=1.0, help="The chance that a message is lost.")] = 0,
     seed: Annotated[int | None, typer.Option("--seed", help="The same faults each time.")] = None,
+    event: Annotated[
+        str | None, typer.Option("--event", metavar="NAME", help="An event of the description that it sends.")
+    ] = None,
+    every: Annotated[float, typer.Option("--every", min=0.05, help="Seconds between two events.")] = 5.0,
 ) -> None:
     """Play a device of Profile A or B out of its description.
 
@@ -62,7 +69,6 @@ def simulate(
     """
     import asyncio
 
-    from interlock.net.devices.simulated_port import Faults
     from interlock.protocol.devices.description import SIMULATED
 
     description = _description(invocation, device)
@@ -70,9 +76,16 @@ def simulate(
     if where is None or where == SIMULATED:
         hint = "name one with --port; a device whose port is 'simulated' is played by the node itself"
         raise Refused("no_port", f"{device} has no port to stand at", hint=hint)
-    faults = Faults(noise=noise, loss=loss, seed=seed)
+    told = next((one for one in description.events if one.name == event), None)
+    if event is not None and told is None:
+        known = ", ".join(one.name for one in description.events) or "none"
+        raise BadUsage("usage", f"{device} describes no event {event!r}", hint=f"it describes: {known}")
     try:
-        asyncio.run(_play(invocation, description, where, faults))
+        with _libraries_of(device):
+            from interlock.net.devices.simulated_port import Faults
+
+            faults = Faults(noise=noise, loss=loss, seed=seed)
+            asyncio.run(_play(invocation, description, where, faults, told, every))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise Refused("cannot_simulate", f"{device} cannot be simulated at {where}: {why}") from error
@@ -80,35 +93,73 @@ def simulate(
         pass
 
 
-async def _play(invocation: Invocation, description: "DeviceDescription", where: str, faults: "Faults") -> None:
+@contextlib.contextmanager
+def _libraries_of(device: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as missing:
+        hint = "pip install 'interlock[devices]'"
+        why = f"{device} needs the library {missing.name}: install the extra interlock[devices]"
+        raise Refused("library_missing", why, hint=hint) from missing
+
+
+async def _play(
+    invocation: Invocation,
+    description: "DeviceDescription",
+    where: str,
+    faults: "Faults",
+    event: "Event | None",
+    every_s: float,
+) -> None:
     import asyncio
+    import signal
     import sys
 
     from interlock.net.devices.simulated_port import SimulatedPort
-    from interlock.protocol.devices.message_text import message_text
+    from interlock.protocol.devices.message_text import MessageTexts
 
     out = invocation.out
-    tools = {tool.id: tool for tool in description.tools}
+    texts = MessageTexts(description, {tool.id: tool for tool in description.tools})
 
-    def show(is_ours: bool, message: bytes) -> None:
-        text = message_text(description, tools, message)
+    def show(is_ours: bool, message: bytes, happened: "Happened | None") -> None:
+        is_unread = happened == "spoiled" and not is_ours  # bytes that came, no message yet
+        text = message.hex(" ") if is_unread else texts.text(message)
         if out.as_json:
-            out.json_line({"is_sent": is_ours, "hex": message.hex(" "), "text": text})
-        elif not text.startswith("heartbeat"):
-            out.line(f"{'<' if is_ours else '>'} {text}")
+            out.json_line({"is_sent": is_ours, "hex": message.hex(" "), "text": text, "happened": happened})
+        elif happened is not None or not text.startswith("heartbeat"):
+            out.line(f"{'<' if is_ours else '>'} {text}" + (f"  {happened}" if happened is not None else ""))
         sys.stdout.flush()
 
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # its port goes with it
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     simulated = SimulatedPort(description, faults, show)
-    reached = await simulated.open(where)
     try:
+        reached = await simulated.open(where)
         if out.as_json:
             out.json_line({"port": where, "device": reached})
         else:
             out.line(f"it answers at {where}" + (f" ({reached})" if reached != where else "") + "; Ctrl-C ends it")
         sys.stdout.flush()
-        await asyncio.Event().wait()
+        if event is None:
+            await ended.wait()
+        while not ended.is_set() and event is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), every_s)
+            _say(simulated, event, is_ended=ended.is_set())
     finally:
         await simulated.close()
+
+
+def _say(simulated: "SimulatedPort", event: "Event", *, is_ended: bool) -> None:
+    from interlock.protocol.devices.messages import DeviceFault
+
+    if is_ended:
+        return
+    try:
+        simulated.say(event)
+    except DeviceFault as fault:
+        raise ValueError(f"the event {event.name}: {fault.detail}") from fault
 
 
 def _description(invocation: Invocation, device: str) -> "DeviceDescription":
@@ -213,8 +264,7 @@ def test(
     """
     import msgspec
 
-    from interlock.protocol.devices.description import DeviceDescription, LinkDescription
-    from interlock.surface.cli.device_check.command import check_stub
+    from interlock.protocol.devices.description import SIMULATED, DeviceDescription, LinkDescription
 
     if (device is None) == (profile is None):
         raise BadUsage("usage", "name a DEVICE or a --profile", hint="a device without a description has a --profile")
@@ -229,7 +279,13 @@ def test(
         raise Refused("cannot_test", "only stubs of profiles a and b on a serial line can be tested")
     if description.link.port is None:
         raise BadUsage("usage", "there is no port", hint="name one with --port")
-    check_stub(invocation, description, within_s=within, gap_s=gap)
+    if description.link.port == SIMULATED:
+        hint = "name one with --port; a device whose port is 'simulated' is played by the node itself"
+        raise Refused("no_port", f"{device} has no port that can be tested", hint=hint)
+    with _libraries_of(device or "the device"):
+        from interlock.surface.cli.device_check.command import check_stub
+
+        check_stub(invocation, description, within_s=within, gap_s=gap)
 
 
 @verb(
