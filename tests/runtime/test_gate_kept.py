@@ -210,6 +210,19 @@ async def test_an_approval_waits_for_a_link_that_is_away(tmp_path: Path) -> None
         assert not here.diary.read()
 
 
+async def test_a_call_that_was_not_sent_fails_and_is_nowhere_said_to_be_lost(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+        here.node.calls.keepers["plant"].link.pipe = None  # which its keeper does not know yet
+        assert (await here.call("plant.fire").error())["data"]["outcome"] == "not_sent"
+        await here.becomes(demand, Status.FAILED)
+        await here.node.stores.recorder.flush()
+        records = [json.loads(one.data) for one in await here.node.stores.audit.read()]
+    calls = [(one["verdict"], one["outcome"], one.get("reason")) for one in records if one["method"] == "tools/call"]
+    assert calls[-1] == ("admitted", "not_sent", "subserver_unreachable")
+
+
 async def test_a_server_that_is_killed_in_the_middle_gets_the_call_at_most_once(tmp_path: Path) -> None:
     """However far the call had come: not used, used and not sent, or sent. The record says which."""
     async with house(tmp_path) as here:

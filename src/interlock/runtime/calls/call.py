@@ -71,6 +71,7 @@ class Outcome(Enum):
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     LOST = "lost"  # the link went away; what the server did is unknown
+    NOT_SENT = "not_sent"  # the link went away before; the server did nothing
 
 
 OK: Final = Outcome.OK  # names of their own, as in `protocol.mcp.eras`
@@ -393,8 +394,11 @@ class Call(msgspec.Struct, eq=False):
     def on_failed(self, fault: Fault, outcome: Outcome) -> None:
         if not self.done:
             self.reason = _reason(fault)
-            if outcome is Outcome.REFUSED or self.link is None or _was_not_sent(fault):
+            was_not_sent = _was_not_sent(fault)
+            if outcome is Outcome.REFUSED or self.link is None or was_not_sent:
                 self.refund()
+            if was_not_sent and outcome is Outcome.LOST:
+                outcome = Outcome.NOT_SENT
             self._end(encode_fault(self.client_id, self._fault_for_client(fault)), outcome, 200)
 
     def answer(self, message: bytes, outcome: Outcome) -> None:

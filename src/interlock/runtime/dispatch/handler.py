@@ -40,6 +40,7 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.log_level import Heard
 
 SAID_CHARS_MAX: Final = 1000  # of a server's words in our message; all of it is in the data
+_FAILURES: Final = (Outcome.ERROR, Outcome.LOST, Outcome.NOT_SENT, Outcome.TIMEOUT)
 
 
 class Handler:
@@ -203,7 +204,7 @@ class Handler:
                 verdict = "refused"
             if call.hold is None or not call.hold.is_waiting:  # one that waits for a person has not failed
                 self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
-            if link is not None and outcome in (Outcome.ERROR, Outcome.LOST, Outcome.TIMEOUT):
+            if link is not None and outcome in _FAILURES:
                 link.errors += 1
         try:
             arguments = call.params["arguments"]

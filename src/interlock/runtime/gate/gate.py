@@ -341,6 +341,7 @@ _END: Final = {
     Outcome.TIMEOUT: (Move.LOSE, "timeout"),
     Outcome.CANCELLED: (Move.LOSE, "cancelled"),
     Outcome.LOST: (Move.LOSE, "lost"),
+    Outcome.NOT_SENT: (Move.FAIL, "not_sent"),
 }
 _UNREAD: Final = ("result_too_large", "malformed_answer")  # the server has answered, and what it said is lost
 _CHANGING: Final = Refuse(

@@ -1,7 +1,7 @@
 // Records of the audit log, as rows.
 import { clock, facts, h, layout, line, pill } from "/console/dom.js";
 
-const MOODS = { ok: "good", done: "good", approved: "good", made: "good", tool_error: "warn", held: "warn", refused: "bad", error: "bad", denied: "bad", timeout: "bad", lost: "bad", failed: "bad", cancelled: "" };
+const MOODS = { ok: "good", done: "good", approved: "good", made: "good", tool_error: "warn", held: "warn", refused: "bad", error: "bad", denied: "bad", timeout: "bad", lost: "bad", not_sent: "bad", failed: "bad", cancelled: "" };
 
 export const result = (record) => (record.reason === "confirmation_required" ? "held" : record.outcome || record.verdict || "noted");
 export const what = (record) => record.tool || record.method || "record";
