@@ -7,6 +7,10 @@
 #define HEAD 3 /* TYPE, TOOL_ID, SEQ */
 #define NO_STATUS (-1)
 
+#if MCPAX_A_PAYLOAD_MAX > 123
+#error "MCPAX_A_PAYLOAD_MAX: LEN and its CRC-8 take 123 bytes at most"
+#endif
+
 static uint8_t crc_step(uint8_t crc, uint8_t byte)
 {
     uint8_t bit;

@@ -6,8 +6,17 @@
 #define WORD 0x80 /* marks the letter of a text */
 #define REGISTRATION (WORD | 'r')
 #define HEARTBEAT (WORD | 'h')
-#define ENTRIES_MAX 5 /* of one registration frame: an entry is 13 bytes at most */
 #define CRC_BYTES (MCPAX_B_CRC / 8)
+#define ENTRY_BYTES 12 /* at most, of one tool in a registration frame */
+#define AROUND_ENTRIES 11
+#define ENTRIES_MAX ((MCPAX_B_FRAME_MAX - CRC_BYTES - AROUND_ENTRIES) / ENTRY_BYTES)
+
+#if MCPAX_B_FRAME_MAX < AROUND_ENTRIES + ENTRY_BYTES + CRC_BYTES
+#error "MCPAX_B_FRAME_MAX: no tool can be announced in so few bytes"
+#endif
+#if MCPAX_B_FRAME_MAX > 254
+#error "MCPAX_B_FRAME_MAX: a block of COBS has 254 bytes at most"
+#endif
 
 static uint8_t request[MCPAX_B_FRAME_MAX];
 static uint8_t response[MCPAX_B_FRAME_MAX];
@@ -15,7 +24,8 @@ static uint8_t response[MCPAX_B_FRAME_MAX];
 /* Reading: `from` and `to` bound what is left of the request. */
 static const uint8_t *from, *to;
 static uint8_t major;
-static uint16_t value; /* 0xFFFF: that or more */
+static uint16_t value;
+static uint8_t is_larger; /* than `value`, which then is 0xFFFF */
 
 /* Writing: what `response` holds so far. */
 static uint8_t used;
@@ -75,9 +85,15 @@ static uint8_t read_head(void)
             return 0;
         }
     }
+    is_larger = 0;
     while (bytes--) {
-        number = number > 0xFF ? 0xFFFF : (uint16_t)(number << 8 | *at);
-        at++;
+        if (number > 0xFF) {
+            is_larger = 1;
+        }
+        number = (uint16_t)(number << 8 | *at++);
+    }
+    if (is_larger) {
+        number = 0xFFFF;
     }
     value = number;
     from = at;
@@ -277,7 +293,7 @@ uint8_t mcpax_arg_uint(const uint8_t *args, uint8_t position, uint16_t *number)
     }
     read_head();
     *number = value;
-    return major == CBOR_UINT;
+    return major == CBOR_UINT && !is_larger;
 }
 
 void mcpax_b_event(uint8_t id, const uint8_t *map, uint8_t length)
@@ -325,7 +341,7 @@ void mcpax_b_announce(const mcpax_tool_t *tools, uint8_t count)
             put(6);
             put(count ? 0xF5 : 0xF4);
             put(7);
-            put(part++);
+            put_number(CBOR_UINT, part++);
         }
         send();
     } while (count);
@@ -371,6 +387,9 @@ void mcpax_b_poll(const mcpax_tool_t *tools, uint8_t count)
         return;
     }
     for (pairs = (uint8_t)value; pairs; pairs--) {
+        if (from == to) {
+            return;
+        }
         key = *from; /* keys of one byte alone are ours */
         if (!skip()) {
             return;

@@ -129,6 +129,8 @@ def test_self_describing_stubs_answer_heartbeats_errors_and_requests_to_announce
     assert called_b(stub, tools[4], arg0=300).status == 300
     missing = B.decode_untrusted(stub.ask(encoded({1: 2, 2: 1, 3: {}})))
     assert missing == Answer(request_id=1, status=253)
+    beyond = B.decode_untrusted(stub.ask(encoded({1: 2, 2: 1, 3: {0: 65536}})))
+    assert beyond == Answer(request_id=1, status=253)
     negative = B.decode_untrusted(stub.ask(encoded({1: 4, 2: 1, 3: {0: "x"}})))
     assert negative == Answer(request_id=1, status=-1)
     assert called_b(stub, tools[5]).status == 0
