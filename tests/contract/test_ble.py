@@ -90,6 +90,26 @@ async def test_a_write_that_outlives_its_cancellation_does_not_keep_the_transpor
     assert await pair.owner.next_message() == b"cba"
 
 
+async def test_what_waits_behind_a_slow_write_can_be_withdrawn(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end, written = asyncio.Event(), asyncio.Event(), list[bytes]()
+
+    async def write(characteristic: str, data: bytes) -> None:
+        written.append(data[2:])
+        begun.set()
+        await may_end.wait()
+
+    monkeypatch.setattr(pair.transport._peripheral, "write", write)
+    for message in (b"first", b"second", b"third"):
+        pair.transport.send(message)
+    await begun.wait()
+    pair.transport.withdraw(b"second")
+    may_end.set()
+    async with asyncio.timeout(2):
+        while len(written) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert written == [b"first", b"third"]
+
+
 async def test_a_length_above_max_frame_loses_the_link(pair: Pair) -> None:
     await pair.stub.say(b"\x01\x01")  # 257
     await pair.owner.until(lambda owner: owner.lost)

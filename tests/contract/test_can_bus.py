@@ -86,6 +86,17 @@ async def test_long_messages_are_segmented_with_flow_control(
     assert await owner.next_message() == message
 
 
+async def test_what_waits_behind_a_long_message_can_be_withdrawn(pair: tuple[CanTransport, Owner, Station]) -> None:
+    transport, _, station = pair
+    for message in (b"long enough", b"second", b"third"):
+        transport.send(message)
+    assert (await station.take())[0] == 0x10
+    transport.withdraw(b"second")
+    station.put(b"\x30\x00\x00")
+    assert (await station.take())[0] == 0x21
+    assert await station.take() == b"\x05third"
+
+
 @pytest.mark.req("AX-8.1-5")
 async def test_broken_messages_are_counted_and_the_next_one_passes(pair: tuple[CanTransport, Owner, Station]) -> None:
     transport, owner, station = pair

@@ -63,16 +63,19 @@ class Memory:
         self.owner: TransportOwner | None = None
         self.heard: list[bytes] = []
         self.discarded: dict[str, int] = {}
+        self.failures: list[Exception] = []  # of the next attempts to open it
+        self.closed = 0
 
     def made(self, segment: str, description: DeviceDescription, owner: TransportOwner, *_: object) -> "Memory":
         self.owner = owner
         return self
 
     async def open(self) -> None:
-        pass
+        if self.failures:
+            raise self.failures.pop()
 
     async def close(self) -> None:
-        pass
+        self.closed += 1
 
     def send(self, message: bytes) -> None:
         self.heard.append(message)
@@ -299,3 +302,71 @@ event = [{ id = 9, name = "pressed", response = [{ name = "n", type = "u8" }] }]
         session.on_message(b'{"jsonrpc":"2.0","method":"pressed","params":%b}' % said.encode())
     assert owner.said == ["present", "pressed"]
     assert session.discarded == {"response_invalid": 1}
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(2.0):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_after_a_call_without_an_answer_only_a_heartbeat_goes_out(memory: Memory) -> None:
+    session = await opened(Owner(), TEXT.replace("heartbeat_ms = 50", "heartbeat_ms = 5000"))
+    memory.reply = lambda message: []
+    memory.heard.clear()
+    outcomes: list[CallOutcome] = []
+    for _ in range(3):
+        session.call(session.tools["press"], {}, outcomes.append)
+    await until(lambda: len(memory.heard) >= 3)
+    assert [message[0] for message in memory.heard[:3]] == [1, 4, 4]
+    assert outcomes == [Lost("it did not answer in time", was_sent=True)]
+    memory.reply = memory.device.answer
+    await until(lambda: len(outcomes) == 3)
+    assert all(isinstance(outcome, Succeeded) for outcome in outcomes[1:])
+    await session.close()
+
+
+async def test_a_device_that_fell_silent_has_its_transport_opened_anew(memory: Memory) -> None:
+    session = await opened(Owner())
+    memory.reply = lambda message: []
+    outcomes: list[CallOutcome] = []
+    for _ in range(3):
+        session.call(session.tools["press"], {}, outcomes.append)
+    await until(lambda: not session.is_present)
+    assert session.loss == "heartbeat_timeout"
+    assert [outcome.was_sent for outcome in outcomes if isinstance(outcome, Lost)] == [True, False, False]
+    await until(lambda: memory.closed == 1)
+    memory.reply = memory.device.answer
+    await until(lambda: session.is_present)
+    assert len(memory.calls) == 1
+    await session.close()
+
+
+async def test_whatever_opening_a_transport_raises_it_is_tried_again(memory: Memory) -> None:
+    memory.failures = [OverflowError("port must be 0-65535"), UnicodeError("label too long")]
+    session = DeviceSession("board", described(), SystemClock(), Owner(), Connections())
+    session.open()
+    for said in ("label too long", "port must be 0-65535"):
+        await until(lambda said=said: said in (session.reason or ""))  # type: ignore[misc]
+        session.reopen()
+    await until(lambda: session.is_present)
+    assert memory.closed == 2
+    await session.close()
+
+
+@pytest.mark.parametrize(
+    ("link", "key"),
+    [
+        ('transport = "can_cbor"\nchannel = "v"\nrx_id = -5\ntx_id = 6', "rx_id"),
+        ('transport = "can_cbor"\nchannel = "v"\nrx_id = 5\ntx_id = 0x20000000', "tx_id"),
+        ('transport = "can_cbor"\nchannel = "v"\nrx_id = 5\ntx_id = 5', "tx_id"),
+        ('transport = "ble_cbor"\naddress = "x"\nservice = "nope"', "service"),
+        ('transport = "mqtt_json"\nhost = "localhost"\ntcp_port = -1', "tcp_port"),
+        ('transport = "modbus_tcp"\nhost = "localhost"\ntcp_port = 70000', "tcp_port"),
+    ],
+)
+def test_addresses_that_no_transport_has_are_refused_where_they_are_written(link: str, key: str) -> None:
+    profile = {"can": "b", "ble": "b", "mqtt": "json", "modbus": "modbus"}[link.split('"')[1].split("_")[0]]
+    faults = read_description(tomllib.loads(f'profile = "{profile}"\n[link]\n{link}\n'))
+    assert isinstance(faults, tuple)
+    assert ("link", key) in [fault.path for fault in faults]

@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -61,7 +62,8 @@ class BleTransport:
         self._service, self._write, self._notify = link.service or SERVICE, link.write or WRITE, link.notify or NOTIFY
         self._radio: Radio | None = None
         self._peripheral: Peripheral | None = None
-        self._to_write: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: it is closed
+        self._to_write: deque[bytes] = deque()
+        self._has_work = asyncio.Event()  # something to write, or the end
         self._writer: asyncio.Task[None] | None = None
         self._is_open = False
 
@@ -73,7 +75,8 @@ class BleTransport:
         if self._address is None:
             raise TransportFailed("a device on BLE needs an address")
         self._framing.reset()
-        self._to_write = asyncio.Queue()
+        self._to_write.clear()
+        self._has_work.clear()
         self._is_open = True
         try:
             self._radio = await self._connections.acquire("ble", Radio)
@@ -90,13 +93,18 @@ class BleTransport:
 
     def send(self, message: bytes) -> None:
         if self._is_open:
-            self._to_write.put_nowait(self._framing.encode(message))
+            self._to_write.append(self._framing.encode(message))
+            self._has_work.set()
+
+    def withdraw(self, message: bytes) -> None:
+        data = self._framing.encode(message)
+        self._to_write = deque(each for each in self._to_write if each != data)
 
     async def close(self) -> None:
         self._is_open = False
         writer, self._writer = self._writer, None
         if writer is not None:
-            self._to_write.put_nowait(None)  # a write may swallow its cancellation
+            self._has_work.set()  # a write may swallow its cancellation
             writer.cancel()
             await asyncio.wait([writer])
         peripheral, self._peripheral = self._peripheral, None
@@ -111,7 +119,12 @@ class BleTransport:
     async def _write_all(self, peripheral: Peripheral) -> None:
         length = max(peripheral.mtu, MTU_LEAST) - ATT_HEADER_BYTES
         try:
-            while (data := await self._to_write.get()) is not None:
+            while self._is_open:
+                if not self._to_write:
+                    self._has_work.clear()
+                    await self._has_work.wait()
+                    continue
+                data = self._to_write.popleft()
                 for start in range(0, len(data), length):
                     chunk = data[start : start + length]
                     if not self._is_open:

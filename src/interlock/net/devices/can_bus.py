@@ -59,6 +59,7 @@ class CanTransport:
         self._bus: CanBus | None = None
         self._layer: isotp.TransportLayerLogic | None = None
         self._frames: deque[isotp.CanMessage] = deque()
+        self._to_send: deque[bytes] = deque()  # behind the one that is on its way
         self._timer: asyncio.TimerHandle | None = None
         self._discarded: Counter[str] = Counter()
 
@@ -70,30 +71,33 @@ class CanTransport:
         link = self._link
         if self.rx_id is None or self.tx_id is None:
             raise TransportFailed("a device on CAN needs rx_id and tx_id")
-        bus = await self._connections.acquire(self._key, lambda: CanBus(link.interface, link.channel))
-        try:
-            bus.join(self.rx_id, self)
-        except TransportFailed:
-            await self._connections.release(bus, self._key)
-            raise
+        self._bus = await self._connections.acquire(self._key, lambda: CanBus(link.interface, link.channel))
         self._frames.clear()
+        self._to_send.clear()
         is_extended = max(self.rx_id, self.tx_id) > STANDARD_ID_MAX
         mode = isotp.AddressingMode.Normal_29bits if is_extended else isotp.AddressingMode.Normal_11bits
-        self._layer = isotp.TransportLayerLogic(
-            rxfn=self._next_frame,
-            txfn=self._put_frame,
-            address=isotp.Address(mode, rxid=self.rx_id, txid=self.tx_id),
-            error_handler=self._count,
-            params={"max_frame_size": min(link.max_frame, MESSAGE_MAX), "logger_name": LOGGER},
-        )
-        self._bus = bus
+        try:
+            self._bus.join(self.rx_id, self)
+            self._layer = isotp.TransportLayerLogic(
+                rxfn=self._next_frame,
+                txfn=self._put_frame,
+                address=isotp.Address(mode, rxid=self.rx_id, txid=self.tx_id),
+                error_handler=self._count,
+                params={"max_frame_size": min(link.max_frame, MESSAGE_MAX), "logger_name": LOGGER},
+            )
+        except BaseException:
+            await self.close()
+            raise
 
     def send(self, message: bytes) -> None:
         if len(message) > MESSAGE_MAX:
             raise ValueError(f"a message on CAN has at most {MESSAGE_MAX} bytes")
         if self._layer is not None:
-            self._layer.send(message)
+            self._to_send.append(message)
             self._process()
+
+    def withdraw(self, message: bytes) -> None:
+        self._to_send = deque(each for each in self._to_send if each != message)
 
     async def close(self) -> None:
         bus, self._bus, self._layer = self._bus, None, None
@@ -143,6 +147,9 @@ class CanTransport:
         if layer is None:
             return
         layer.process()
+        while self._to_send and not layer.transmitting():
+            layer.send(self._to_send.popleft())
+            layer.process()
         while (message := layer.recv()) is not None:
             self._owner.on_message(bytes(message))
         if self._layer is None:  # the owner has closed it

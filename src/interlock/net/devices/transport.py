@@ -35,6 +35,14 @@ class Transport(Protocol):
 
 
 @runtime_checkable
+class SendQueue(Protocol):
+    """A transport in which messages may wait for those before them."""
+
+    def withdraw(self, message: bytes) -> None:
+        """It is not sent any more, if its first byte is not on its way yet."""
+
+
+@runtime_checkable
 class LineSignals(Protocol):
     """A transport with a line that says whether a device is there (AX-B.3-1)."""
 

@@ -20,6 +20,7 @@ Checksum = Literal["auto", "none", "crc8", "crc16"]
 Presence = Literal["poll", "cts", "gpio", "assume"]
 
 ToolId = Annotated[int, msgspec.Meta(ge=0, le=TOOL_ID_MAX)]
+CanId = Annotated[int, msgspec.Meta(ge=0, le=0x1FFFFFFF)]  # 29 bits
 CborType = Annotated[int, msgspec.Meta(ge=0, le=7)]  # major types of CBOR
 
 
@@ -122,11 +123,11 @@ class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     # can_cbor
     interface: str = "socketcan"
     channel: str | None = None
-    rx_id: int | None = None
-    tx_id: int | None = None
+    rx_id: CanId | None = None
+    tx_id: CanId | None = None
     # mqtt_json
     host: str | None = None
-    tcp_port: int | None = None
+    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
     username: str | None = None
     password: str | None = None  # ${secrets.NAME}
     tls: bool | None = None  # False has to be written for a broker elsewhere

@@ -61,6 +61,7 @@ _TRANSPORTS_OF: Final[Mapping[Profile, tuple[str, ...]]] = {
     "modbus": ("modbus_tcp", "modbus_rtu"),
 }
 _PLACE: Final = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<place>[^`]*)`)?", re.DOTALL)
+_UUID: Final = re.compile(r"[0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[(\d+|\.\.\.)\]")
 
 
@@ -125,6 +126,13 @@ def _check_link(description: DeviceDescription, written: Mapping[str, Any]) -> I
             yield _fault(("link",), f"{link.transport} needs '{key}'", f"for instance {key} = {example}")
     if link.transport == "uart_cbor":
         yield from _check_line(description)
+    if link.transport == "can_cbor" and link.rx_id is not None and link.rx_id == link.tx_id:
+        yield _fault(("link", "tx_id"), "rx_id and tx_id are the same", "the device sends with rx_id and hears tx_id")
+    for key in ("service", "write", "notify"):
+        uuid = getattr(link, key)
+        if uuid is not None and _UUID.fullmatch(uuid) is None:
+            hint = f'for instance {key} = "4d435041-5800-4b1e-9c52-7f0a6b1d3e20"'
+            yield _fault(("link", key), f"{uuid[:64]!r} is no UUID of Bluetooth", hint)
     if link.transport == "mqtt_json" and link.host is not None and link.tls is None and not is_loopback(link.host):
         message = "a broker beyond this machine is reached with TLS"  # AX-10.4-2
         yield _fault(("link", "host"), message, "write tls = true, or tls = false where anybody may read and write")

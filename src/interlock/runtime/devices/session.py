@@ -8,7 +8,9 @@ else happens in callbacks of the loop. A device is there or not:
 
 A request is queued, then in flight until its answer, its last timeout or the end of the transport. One is in flight
 at a time unless the description says more, heartbeats included, so that a stub with one buffer is never overrun. While
-a call is in flight its device is not asked for a sign of life: it may be at work.
+a call is in flight its device is not asked for a sign of life: it may be at work. After one that was not answered, no
+further call is sent before the device has shown that it hears; one that stays silent has its transport opened anew, so
+that nothing of what its callers gave up is left in between.
 
 Nothing that comes is believed: what cannot be decoded, answers nothing, or answers with the number of another tool is
 counted and dropped, and the request goes on waiting.
@@ -25,7 +27,7 @@ from typing import Any, Final, Protocol, assert_never
 import msgspec
 
 from interlock.net.devices.connections import Connections
-from interlock.net.devices.transport import LineSignals, Transport, TransportFailed
+from interlock.net.devices.transport import LineSignals, SendQueue, Transport, TransportFailed
 from interlock.net.devices.transports import make_transport
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
 from interlock.protocol.ax.registration.sessions import LossReason
@@ -184,7 +186,12 @@ class DeviceSession:
 
     async def _run(self) -> None:
         while True:
-            reason = await self._hold_transport()
+            try:
+                reason = await self._hold_transport()
+            except Exception as error:  # of a library below: it is tried again all the same
+                reason = f"its transport failed: {str(error) or type(error).__name__}"
+                if reason != self.reason:
+                    log.exception("device %s: its transport failed", self.segment)
             self._leave(reason)
             try:
                 async with asyncio.timeout(REOPEN_S):
@@ -209,6 +216,10 @@ class DeviceSession:
             return str(failed)
         except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
             return str(failed)
+        except Exception:
+            if transport is not None:
+                await transport.close()
+            raise
         self._transport = transport
         try:
             self._begin()
@@ -253,7 +264,9 @@ class DeviceSession:
                 self._looking = loop.create_task(self._look_at_signal())
         elif self.is_present and is_polled and self._is_silent(now):
             silent_s = INTERVALS_MAX * self._interval_s
-            self._leave(f"no sign of life for {silent_s:g} s", "heartbeat_timeout")
+            self._reopen.set()
+            self._lose_transport(f"no sign of life for {silent_s:g} s", "heartbeat_timeout")
+            return
         if not self.is_present and self._asks_registration:
             self._ask_registration()
         elif is_polled and not self._in_flight and not self._queue:
@@ -317,6 +330,7 @@ class DeviceSession:
         waiting = list(self._queue)
         self._queue.clear()
         for request in sent:
+            self._withdraw(request)
             request.end(Lost(reason, was_sent=True))
         for request in waiting:
             request.end(Lost(reason, was_sent=False))
@@ -348,6 +362,13 @@ class DeviceSession:
         request.attempts = 0
         if request in self._queue:
             self._queue.remove(request)
+        else:
+            self._withdraw(request)
+
+    def _withdraw(self, request: Request) -> None:
+        """What waits in the transport behind other messages does not reach the device after its end."""
+        if request.message and isinstance(self._transport, SendQueue):
+            self._transport.withdraw(request.message)
 
     @property
     def _has_room(self) -> bool:
@@ -359,6 +380,10 @@ class DeviceSession:
 
     def _send_next(self) -> None:
         while self._queue and self._has_room and self._transport is not None:
+            if self._is_unanswered and self._presence == "poll" and self._queue[0].tool is not None:
+                if all(request.tool is not None for request in self._in_flight.values()):
+                    self._send_first(Request(None, {}, 1, None))
+                return
             self._send_first(self._queue.popleft())
 
     def _send_first(self, request: Request) -> None:
@@ -419,6 +444,7 @@ class DeviceSession:
             self._send_attempt(request)
             return
         del self._in_flight[request.id]
+        self._withdraw(request)
         self._is_unanswered = True
         request.end(Lost("it did not answer in time", was_sent=True))
         self._send_next()
@@ -429,9 +455,12 @@ class DeviceSession:
         """Whole messages are what is watched."""
 
     def on_transport_lost(self, reason: str) -> None:
+        self._lose_transport(reason, "connection_lost")
+
+    def _lose_transport(self, reason: str, loss: LossReason) -> None:
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(reason)
-            self._leave(reason)
+            self._leave(reason, loss)
 
     def on_message(self, message: bytes) -> None:
         self.counters.count_received()
@@ -443,6 +472,7 @@ class DeviceSession:
         if self.traffic.is_watched(self._clock.now()):
             verdict = self._last_discarded if self._discarded > before else None
             self.traffic.add(self._clock.wall(), message, is_sent=False, verdict=verdict)
+        self._send_next()
 
     def _take_message(self, received: Received) -> None:
         match received:
@@ -484,7 +514,8 @@ class DeviceSession:
                 self._arrive()
         else:
             request.end(self._outcome(request.tool, answer))
-        self._send_next()
+        if request.attempts < request.tries - 1:
+            self._withdraw(request)  # sent again, and answered before that went out
 
     def _outcome(self, tool: DeviceTool, answer: Answer) -> CallOutcome:
         if answer.status != 0:
