@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import json
+import os
 import re
 import select
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
+from tests import preloaded
 from tests.interaction.ax.client import hearing, told
 from tests.interaction.devices.lines import Line, call, content, listed
 from tests.interaction.harness import KNOWS_AX, RunningNode, running_node, wait_for
@@ -38,13 +42,15 @@ request = [{ name = "level", type = "u8", maximum = 100 }]
 req_len = 1
 """
 LOST = "notifications/mcpax/subserver_lost"
+POLL_S, SLACK_S = 1.0, 0.9  # the second is less than another poll
 QUICK = "heartbeat_ms = 200\ntimeout_ms = 300"
 
 
 class Place:
-    def __init__(self, node: RunningNode, lines: dict[str, Line]) -> None:
+    def __init__(self, node: RunningNode, lines: dict[str, Line], pins: Path) -> None:
         self.node = node
         self.lines = lines
+        self.pins = pins  # see pins_first.py
 
     def line(self, segment: str) -> Line:
         return self.lines[segment]
@@ -55,10 +61,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("profile_a")
     workspace: Path = folder / "workspace"
     lines = {segment: Line(workspace, segment, TOOLS, QUICK) for segment in ("vent", "spare")}
-    with running_node(folder, {}) as node:
+    pins = folder / "pins"
+    pins.mkdir()
+    first = {"TESTS_PINS": str(pins), preloaded.FIRST: str(Path(__file__).with_name("pins_first.py"))}
+    with running_node(folder, {}, env=first) as node:
         for segment in lines:
             node.wait_link(segment, {"state": "ready"})
-        yield Place(node, lines)
+        yield Place(node, lines, pins)
     for line in lines.values():
         line.unplug()
 
@@ -158,7 +167,7 @@ def test_a_silent_device_is_degraded_after_three_intervals(place: Place) -> None
     place.node.wait_link("spare", {"state": "ready"}, 3.0)
 
 
-@pytest.mark.req("AX-13.1-1")
+@pytest.mark.req("AX-13.1-1", "AX-B.3-1")
 @pytest.mark.parametrize("reason", ["connection_lost", "heartbeat_timeout"])
 async def test_a_lost_device_is_told_once_and_one_that_is_no_longer_described_is_not(place: Place, reason: str) -> None:
     line = Line(place.line("vent").file.parent.parent, "brief", TOOLS, QUICK)
@@ -224,22 +233,60 @@ def test_a_device_that_answers_calls_alone_is_served_by_its_description(place: P
         line.file.unlink()
 
 
-def test_presence_by_gpio_follows_the_line(place: Place) -> None:
-    workspace = place.line("vent").file.parent.parent
-    pin = workspace / "pin"
-    pin.write_text("0")
-    line = Line(workspace, "pinned", ONLY_CALLS, f'presence = "gpio"\ngpio = "{pin}"\n' + QUICK)
+@pytest.mark.req("AX-B.3-1")
+async def test_a_device_is_found_in_every_way_within_one_poll_and_lost(place: Place, tmp_path: Path) -> None:
+    gpio = tmp_path / "gpio"
+    ways = {"poll": "", "cts": "", "gpio": f'gpio = "{gpio}"\n', "assume": ""}
+    beat = f"heartbeat_ms = {2000 * POLL_S:.0f}\ntimeout_ms = 300"
+    lines = {
+        way: Line(tmp_path, f"by_{way}", ONLY_CALLS, f'presence = "{way}"\n{more}{beat}') for way, more in ways.items()
+    }
+    cts = place.pins / Path(os.ttyname(lines["cts"].slave)).name
+
+    def come() -> None:
+        lines["poll"].reply = lines["poll"].answers
+        cts.write_text(str(termios.TIOCM_RTS | termios.TIOCM_CTS))
+        gpio.write_text("1")
+        lines["assume"].plug()
+
+    def go() -> None:
+        lines["poll"].unplug()
+        cts.write_text(str(termios.TIOCM_RTS))
+        gpio.write_text("0")
+        lines["assume"].unplug()
+
+    def is_looked_for() -> bool:
+        links = [place.node.link(line.segment) for line in lines.values()]
+        return all("device" in link for link in links) and (
+            links[0]["device"]["sent"] > 0 and all(link["reason"] for link in links[1:])
+        )
+
+    lines["poll"].reply = lambda message: []
+    lines["assume"].unplug()
+    cts.write_text(str(termios.TIOCM_RTS))
+    gpio.write_text("0")
     try:
-        place.node.wait_link("pinned", {"state": "failed"}, 5.0)
-        pin.write_text("1")
-        place.node.wait_link("pinned", {"state": "ready"}, 5.0)
-        assert content(place.node, "pinned.read")
-        pin.write_text("0")
-        place.node.wait_link("pinned", {"state": "degraded"}, 5.0)
-        assert {message[0] for message in line.heard} == {1}  # nothing else was asked of it
+        async with hearing(place.node, KNOWS_AX) as heard:
+            for line in lines.values():
+                line.file = line.file.rename(place.line("vent").file.parent / line.file.name)
+            await asyncio.to_thread(wait_for, is_looked_for)
+            links = [place.node.link(line.segment) for line in lines.values()]
+            assert not [link for link in links if link["state"] == "ready" or link["tools"]]
+            begun = time.monotonic()
+            come()
+            for line in lines.values():
+                await asyncio.to_thread(place.node.wait_link, line.segment, {"state": "ready"})
+            assert time.monotonic() - begun < POLL_S + SLACK_S
+            for line in lines.values():
+                assert await asyncio.to_thread(content, place.node, f"{line.segment}.read")
+            assert {message[0] for way in ("cts", "gpio", "assume") for message in lines[way].heard} == {1}
+            go()
+            lost = {(await told(heard, LOST))["params"]["segment"] for _ in lines}
+            assert lost == {line.segment for line in lines.values()}
     finally:
-        line.unplug()
-        line.file.unlink()
+        for line in lines.values():
+            line.unplug()
+            line.file.unlink()
 
 
 @pytest.mark.req("AX-B.1-1")
@@ -319,10 +366,13 @@ def test_a_simulated_device_is_served_and_what_is_said_is_shown(place: Place, tm
         assert str(port) in simulated.readline()
         described.write_text(file.read_text())
         place.node.wait_link("played", {"state": "ready"}, 5.0)
-        with running("device", "monitor", "played", "-n", "2", "--json", *there) as said:
+        with running("device", "monitor", "played", "-n", "99", "--json", *there) as said:
             wait_for(lambda: content(place.node, "played.read") and select.select([said], [], [], 0.1)[0])
-            frames = [json.loads(said.readline()) for _ in range(2)]
+            content(place.node, "played.read")  # the first may have been under way
+            frames = map(json.loads, said)
+            sent = next(frame for frame in frames if frame["text"].startswith("call read #"))
+            answer = next(frame for frame in frames if frame["text"].startswith("answer read #"))
         described.unlink()
-    assert [frame["is_sent"] for frame in frames] == [True, False]
-    assert frames[0]["text"].startswith("call read #")
-    assert re.fullmatch(r"answer read #\d+ n=\d+", frames[1]["text"])
+    assert [frame["is_sent"] for frame in (sent, answer)] == [True, False]
+    number = sent["text"].removeprefix("call read #")
+    assert re.fullmatch(rf"answer read #{number} n=\d+", answer["text"])

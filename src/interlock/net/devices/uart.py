@@ -101,7 +101,7 @@ class UartTransport(asyncio.Protocol):
         if self._link.presence == "gpio" and self._link.gpio is not None:
             return await asyncio.to_thread(_is_high, Path(self._link.gpio))
         pins = getattr(self._transport, "get_modem_pins", None)
-        return pins is not None and bool((await pins()).cts)
+        return pins is not None and (await pins()).cts.to_bool() is True  # None: the line has none (AX-B.3-1)
 
     async def close(self) -> None:
         self._is_over = True
