@@ -40,7 +40,9 @@ class Line:
         self.framing = framing_of(described.link, described.profile)
         self.heard: list[bytes] = []  # messages of the gateway
         self.read = bytearray()  # all bytes of the gateway
+        self.written = bytearray()  # and all of the device
         self.reply: Reply = self.answers
+        self.character_s = 0.0  # that each byte takes, in both directions
         self._thread: threading.Thread | None = None
         self.plug()
 
@@ -73,7 +75,12 @@ class Line:
 
     def write(self, *data: bytes) -> None:
         for some in data:
-            os.write(self.master, some)
+            self.written += some
+            if not self.character_s:
+                os.write(self.master, some)
+            for at in range(len(some) if self.character_s else 0):
+                time.sleep(self.character_s)
+                os.write(self.master, some[at : at + 1])
 
     def say(self, *messages: bytes) -> None:
         self.write(*(self.framing.encode(message) for message in messages))
@@ -88,6 +95,7 @@ class Line:
                 return
             data = os.read(self.master, 4096)
             self.read += data
+            time.sleep(len(data) * self.character_s)
             for message in self.framing.feed_untrusted(data, time.monotonic()):
                 self.heard.append(message)
                 self.write(*self.reply(message))

@@ -2,12 +2,14 @@
 
 import contextlib
 import http.client
+import os
 import random
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from mcp import Client
@@ -18,6 +20,7 @@ from tests.interaction.devices.lines import call, content, listed
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 
 SEGMENTS = ("vent", "valve", "array", "panel", "motor", "pump")
+TRANSPORTS = {"uart_cbor", "ble_cbor", "can_cbor", "spi_cbor", "mqtt_json"}
 CBOR = ("valve", "array", "panel", "motor")
 METADATA = {
     f"x-mcpax-{name}": value
@@ -39,13 +42,30 @@ METADATA = {
 
 
 class Place:
-    def __init__(self, node: RunningNode, ends: Ends) -> None:
+    def __init__(self, node: RunningNode, ends: Ends, before: set[int]) -> None:
         self.node = node
         self.ends = ends
+        self.before = before  # processes of other tests
+
+
+def _children(process: int) -> dict[int, str]:
+    """Their command lines."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            if parent == process:
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def before() -> set[int]:
+    return set(_children(os.getpid()))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, before: set[int]) -> Iterator[Broker]:
     broker = Broker(tmp_path_factory.mktemp("broker"))
     broker.start()
     yield broker
@@ -53,7 +73,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, broker: Broker) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory, broker: Broker, before: set[int]) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("buses")
     with Hosts() as hosts:
         ends = Ends(folder, broker, hosts)
@@ -61,7 +81,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, broker: Broker) -> Iterator[
         with running_node(folder, {}, env=ends.environment, settings=sooner) as node:
             for segment in SEGMENTS:
                 node.wait_link(segment, {"state": "ready"})
-            yield Place(node, ends)
+            yield Place(node, ends, before)
         ends.stop()
 
 
@@ -77,13 +97,18 @@ def _ready(place: Place, segment: str) -> End:
     return end
 
 
-async def test_an_ordinary_client_lists_and_calls_all_of_them(place: Place) -> None:
+@pytest.mark.req("AX-1.2-4")
+async def test_an_ordinary_client_lists_and_calls_all_of_them_in_one_process(place: Place) -> None:
     async with Client(f"{place.node.url}/mcp") as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
         for segment in SEGMENTS:
             assert {f"{segment}__read", f"{segment}__set_level", f"{segment}__press"} <= names
             assert (await client.call_tool(f"{segment}__read", {})).structured_content == {"celsius": 21}
             assert not (await client.call_tool(f"{segment}__set_level", {"level": 7})).is_error
+    assert {place.node.link(segment)["transport"] for segment in SEGMENTS} == TRANSPORTS
+    assert _children(place.node.process.pid) == {}  # none beside it carries a device's bytes
+    started = [words for pid, words in _children(os.getpid()).items() if pid not in place.before]
+    assert sorted("mosquitto" in words for words in started if "preloaded.py" not in words) == [False, True], started
 
 
 @pytest.mark.req("AX-8.2-4", "AX-8.2-5", "AX-B.4-3")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,11 +84,15 @@ mutable = true
 reversible = true
 request = [{{ name = "ms", type = "u16" }}]
 """
+SMALL_B = BIT[: BIT.index("[[tool]]\nid = 6")].replace('crc = "crc16"\n', "")
 GATED = '[gate]\nmode = "gated"\n'
 
 
 class Site:
-    def __init__(self, cloud: RunningNode, edge: RunningNode, board: Cable, bit: Cable, monitor: Monitor) -> None:
+    def __init__(
+        self, folder: Path, cloud: RunningNode, edge: RunningNode, board: Cable, bit: Cable, monitor: Monitor
+    ) -> None:
+        self.folder = folder
         self.cloud, self.edge, self.board, self.bit, self.monitor = cloud, edge, board, bit, monitor
 
     def calls_of_board(self) -> list[bytes]:
@@ -117,7 +122,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         wait_parent(edge, {"state": "registered"})
         names = {"edge__board__press", "edge__bit__work"}  # an ordinary client is shown no dots
         wait_for(lambda: names <= set(asyncio.run(_listed(cloud))))
-        yield Site(cloud, edge, board, bit, monitor)
+        yield Site(folder, cloud, edge, board, bit, monitor)
 
 
 async def _listed(node: RunningNode) -> list[str]:
@@ -144,6 +149,31 @@ async def test_a_client_reads_and_moves_chips_that_know_numbers_alone(site: Site
         assert jammed.is_error
         assert "jammed" in jammed.content[0].text
         assert (await client.call_tool("edge__bit__set_led", {"level": -1})).is_error
+
+
+@pytest.mark.req("AX-1.1-4")
+async def test_chips_of_two_kilobytes_are_called_at_the_root_in_both_profiles(site: Site) -> None:
+    """Both on an ATmega328P, one of which is added to the running tree: two emulated AVRs take two cores."""
+    port = free_port()
+    described = site.folder / "edge" / "workspace" / ".devices" / "small.toml"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(emulator("avr", built("avr") / "avr_b_reference.elf", port, site.folder))
+        cable = Cable(port, CobsFraming(max_message=96))
+        stack.callback(cable.close)
+        described.write_text(SMALL_B.format(port=cable.address))
+        stack.callback(described.unlink)
+        await asyncio.to_thread(site.edge.wait_link, "small", {"state": "ready"})
+        names = {"edge__small__status", "edge__small__set_led", "edge__board__read_sensor"}
+        await asyncio.to_thread(wait_for, lambda: names <= set(asyncio.run(_listed(site.cloud))))
+        async with SdkClient(f"{site.cloud.url}/mcp") as client:
+            for name, arguments, content in (
+                ("small__status", {}, {"centigrade": 21}),
+                ("small__set_led", {"level": 1}, {"led": 1}),
+                ("small__status", {}, {"centigrade": 22}),
+                ("board__set_led", {"on": False}, {}),
+                ("board__read_sensor", {}, {"centigrade": 21.5}),
+            ):
+                assert (await client.call_tool(f"edge__{name}", arguments)).structured_content == content
 
 
 def test_what_cannot_be_undone_reaches_the_chip_once_and_only_with_a_proof(site: Site) -> None:

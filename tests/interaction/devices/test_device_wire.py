@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from cobs import cobs
 from tests.interaction.devices.lines import Line, call, content, listed
+from tests.interaction.gate.held import Client
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.peers import HttpPeer
 
@@ -81,6 +82,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         "checked": Line(workspace, "checked", f'profile = "b"\n{ECHO}', f'crc = "crc16"\n{QUICK}'),
         "values": Line(workspace, "values", 'profile = "b"\n', f"allow_values = true\n{QUICK}"),
     }
+    lines["still_a"] = Line(workspace, "still_a", f'profile = "a"\n{ECHO}', 'presence = "assume"')
+    lines["still_b"] = Line(workspace, "still_b", f'profile = "b"\n{ECHO}', "heartbeat_ms = 60000")
     lines["narrow"] = Line(workspace, "narrow", f'profile = "b"\n{NARROW}', QUICK)
     lines["values"].reply = lambda message: [lines["values"].framing.encode(one) for one in speak_values(message)]
     native = workspace / "native.py"
@@ -107,6 +110,44 @@ def test_a_tool_gives_the_same_behind_both_profiles_and_a_native_server(place: P
         results = [call(place.node, f"{segment}.echo", {"n": n}) for segment in ("frames", "cobs", "checked", "native")]
         assert results[0]["structuredContent"] == {"n": n}
         assert results[1:] == results[:1] * 3
+
+
+@pytest.mark.req("AX-2-2")
+def test_a_native_server_and_a_device_are_served_side_by_side_and_told_apart_by_their_transport(place: Place) -> None:
+    for segment, transport in (("native", "native"), ("frames", "uart_cbor"), ("cobs", "uart_cbor")):
+        said = listed(place.node, segment)[f"{segment}.echo"]["_meta"]["x-mcpax-capability"]
+        assert said["transport"] == transport
+        assert content(place.node, f"{segment}.echo", {"n": 3}) == {"n": 3}
+
+
+@pytest.mark.req("AX-2-4")
+@pytest.mark.parametrize("segment", ["still_a", "still_b"])
+def test_what_is_no_tool_is_answered_without_a_byte_on_the_line(place: Place, segment: str) -> None:
+    line, uri, name = place.lines[segment], f"mcpax://{segment}/file:///x", f"{segment}.echo"
+    completed = {"argument": {"name": "n", "value": "1"}}
+    line.read.clear()
+    line.heard.clear()
+    for era in ("modern", "legacy"):
+        with Client(place.node, era) as client:
+            for method, member in (
+                ("resources/list", "resources"),
+                ("resources/templates/list", "resourceTemplates"),
+                ("prompts/list", "prompts"),
+            ):
+                assert client.ask(method, {})["result"][member] == []
+            for method, params, code in (
+                ("resources/read", {"uri": uri}, -32601),
+                ("resources/subscribe", {"uri": uri}, -32601),
+                ("prompts/get", {"name": name}, -32602),
+                ("completion/complete", {"ref": {"type": "ref/prompt", "name": name}, **completed}, -32602),
+                ("completion/complete", {"ref": {"type": "ref/resource", "uri": uri}, **completed}, -32602),
+            ):
+                assert client.ask(method, params)["error"]["code"] == code, method
+            level = client.ask("logging/setLevel", {"level": "debug"})  # 2026-07-28 has none
+            assert level.get("result") == {} if era == "legacy" else level["error"]["code"] == -32601
+    assert content(place.node, name, {"n": 5}) == {"n": 5}
+    (called,) = line.heard  # what came before it on the line would have been heard before it
+    assert line.read == line.framing.encode(called)
 
 
 @pytest.mark.req("AX-8.1-2")

@@ -1,5 +1,8 @@
 """Devices that describe themselves: registered at boot and when asked, named by their description, classified once."""
 
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +16,8 @@ from tests.interaction.devices.lines import Line, call, content, listed
 from tests.interaction.gate.held import ADA, anchor, classify
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
-from interlock.protocol.devices.cbor import encoded
+from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
+from interlock.protocol.devices.cbor import encoded, read_untrusted
 
 ALONE = 'profile = "b"\n'
 NAMED = """
@@ -60,8 +64,6 @@ class Board:
         line.reply = self.reply
 
     def reply(self, message: bytes) -> list[bytes]:
-        from interlock.protocol.devices.cbor import read_untrusted
-
         members = read_untrusted(message)
         if members.get(1) == "r":
             return [self.line.framing.encode(one) for one in self.announced]
@@ -255,6 +257,59 @@ def test_one_request_is_on_the_line_and_sixteen_wait(place: Place) -> None:
     assert all((one["code"], one["data"]["reason"]) == (32002, "link_busy") for one in refused)
     assert len(line.calls()) == 17
     assert place.node.link("queue")["device"]["discarded"]["no_request"] == 17
+
+
+LONG = """
+profile = "b"
+[[tool]]
+id = 1
+name = "exchange"
+mutable = false
+reversible = true
+latency_class = "fast"
+request = [{ name = "text", type = "text", size = 16 }]
+response = [{ name = "text", type = "text", size = 27 }]
+"""
+
+
+@pytest.mark.req("AX-B.2-2")
+def test_a_line_of_9600_baud_is_fast_enough_and_a_slower_one_is_refused(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "interlock.toml").write_text("")
+    (tmp_path / ".devices").mkdir()
+    for baud in (4800, 9600, 115200, 921600):
+        link = f'[link]\ntransport = "uart_cbor"\nport = "x{baud}"\nbaud = {baud}\n[[tool]]'
+        (tmp_path / ".devices" / f"line_{baud}.toml").write_text(LONG.replace("[[tool]]", link, 1))
+    command = [sys.executable, "-m", "interlock", "check", "--config", str(tmp_path / "interlock.toml")]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    said = checked.stdout + checked.stderr
+    assert checked.returncode == 1
+    assert re.search(r"line_4800\.toml:\d+: error: .*9600 baud or more, not 4800", said), said
+    assert not re.search(r"line_(9600|115200|921600).*(error|warning)", said), said
+
+    line = Line(place.workspace, "slow_line", LONG, "baud = 9600\n" + QUICK)
+    line.character_s = 10 / 9600  # with its start and stop bits
+    frames: list[bytes] = []
+
+    def reply(message: bytes) -> list[bytes]:
+        asked = read_untrusted(message)
+        if asked[1] != 1:
+            return line.answers(message)
+        frames.extend(line.framing.encode(one) for one in (message, encoded({2: asked[2], 4: {0: "y" * 27}})))
+        return frames[-1:]
+
+    line.reply = reply
+    try:
+        place.node.wait_link("slow_line", {"state": "ready"}, 10.0)
+        begun = time.monotonic()
+        assert content(place.node, "slow_line.exchange", {"text": "x" * 16}) == {"text": "y" * 27}
+        elapsed = time.monotonic() - begun
+        assert sum(map(len, frames)) == 64  # sent once, answered once
+        assert 64 * line.character_s <= elapsed < TIMEOUT_S[LatencyClass.FAST]
+        said = listed(place.node, "slow_line")["slow_line.exchange"]["_meta"]["x-mcpax-capability"]
+        assert said["latency_class"] == "fast"
+    finally:
+        line.unplug()
+        line.file.unlink()
 
 
 @pytest.mark.req("AX-B.4-2")

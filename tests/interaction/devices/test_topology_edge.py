@@ -1,4 +1,7 @@
-"""Topology C.2: a cloud node over an edge node over a PLC, a BLE sensor array and a UART actuator, as processes."""
+"""Topology C.2: a cloud node over an edge node over a PLC, a BLE sensor array and a UART actuator, as processes.
+
+With a root above the cloud, and a server of each, it is also the topology that 3.1 draws.
+"""
 
 import contextlib
 import subprocess
@@ -9,10 +12,11 @@ from typing import Any
 
 import cbor2
 import pytest
-from tests.interaction.ax.tree import ACCESS, parents, wait_parent
+from tests.interaction.ax.tree import ACCESS, ax_url, parents, wait_parent
 from tests.interaction.devices.ends import BleEnd, CheckedPtyEnd, Hosts, Uplink, environment
 from tests.interaction.gate.held import ADA, Client, anchor, proof
 from tests.interaction.harness import KNOWS_AX, RunningNode, running_node, wait_for
+from tests.servers.start import raw
 
 PLC = """
 profile = "modbus"
@@ -77,12 +81,15 @@ mutable = true
 reversible = false
 """
 GATED = '[gate]\nmode = "gated"\n'
+SERVER = {"command": raw("all", "--era", "legacy")}
 OPEN = '[gate]\nmode = "open"\n'
 
 
 class Site:
-    def __init__(self, cloud: RunningNode, edge: RunningNode, uplink: Uplink, actuator: CheckedPtyEnd) -> None:
-        self.cloud, self.edge, self.uplink, self.actuator = cloud, edge, uplink, actuator
+    def __init__(
+        self, root: RunningNode, cloud: RunningNode, edge: RunningNode, uplink: Uplink, actuator: CheckedPtyEnd
+    ) -> None:
+        self.root, self.cloud, self.edge, self.uplink, self.actuator = root, cloud, edge, uplink, actuator
 
 
 @contextlib.contextmanager
@@ -110,7 +117,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         actuator.describe(workspace)
         port = stack.enter_context(plc_port())
         (workspace / ".devices" / "plc.toml").write_text(PLC.format(port=port))
-        cloud = stack.enter_context(running_node(folder / "cloud", {}, ACCESS + GATED + anchor("ada", ADA, "*")))
+        root = stack.enter_context(running_node(folder / "root", {"local": SERVER}, ACCESS))
+        more = parents((ax_url(root), "cloud")) + ACCESS + GATED + anchor("ada", ADA, "*")
+        cloud = stack.enter_context(running_node(folder / "cloud", {"server": SERVER}, more))
         uplink = Uplink(hosts, cloud.host, cloud.port)
         stack.callback(uplink.cut)
         more = parents((f"ws://127.0.0.1:{uplink.port}/ax", "edge")) + ACCESS + OPEN
@@ -119,7 +128,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             edge.wait_link(segment, {"state": "ready"})
         wait_parent(edge, {"state": "registered"})
         wait_for(lambda: set(_listed(cloud)) >= {"edge.plc.drain", "edge.array.read", "edge.actuator.press"})
-        yield Site(cloud, edge, uplink, actuator)
+        yield Site(root, cloud, edge, uplink, actuator)
 
 
 def _listed(node: RunningNode) -> dict[str, dict[str, Any]]:
@@ -139,6 +148,24 @@ def test_all_tools_are_listed_at_the_cloud_with_transport_and_hops(site: Site) -
         assert (listed[name]["x-mcpax-capability"]["transport"], listed[name]["x-mcpax-hops"]) == (transport, 2)
         assert {"latency_class", "mutable", "reversible"} <= listed[name]["x-mcpax-capability"].keys()
     assert listed["edge.actuator.press"]["x-mcpax-safety"] == "irreversible_mutable"
+
+
+@pytest.mark.req("AX-3.1-6")
+def test_the_drawn_tree_is_listed_at_its_root_with_hops_and_called_there(site: Site) -> None:
+    wait_for(lambda: "cloud.edge.actuator.read" in _listed(site.root) and "cloud.server.echo" in _listed(site.root))
+    listed = _listed(site.root)
+    drawn = {
+        "cloud.server.echo": ("native", 2),
+        "cloud.edge.actuator.read": ("uart_cbor", 3),
+        "cloud.edge.array.read": ("ble_cbor", 3),
+        "local.echo": ("native", 1),
+    }
+    with Client(site.root) as client:
+        for name, transport_and_hops in drawn.items():
+            said = listed[name]
+            assert (said["x-mcpax-capability"]["transport"], said["x-mcpax-hops"]) == transport_and_hops
+            arguments = {"n": 7} if name.endswith("echo") else {}
+            assert client.call(name, arguments)["structuredContent"] == (arguments or {"celsius": 21})
 
 
 @pytest.mark.req("AX-C.2-1")
