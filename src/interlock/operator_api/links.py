@@ -96,6 +96,7 @@ class Device(Struct, frozen=True, kw_only=True):
     """What is counted of a device."""
 
     profile: Annotated[str, Meta(description="a, b, json or modbus.")]
+    port: Annotated[str | None, Meta(description="Its port, address, channel or broker, as described.")] = None
     sent: Annotated[int, Meta(description="Messages to it, heartbeats and repetitions included.")]
     received: Annotated[int, Meta(description="Messages from it.")]
     retries: Annotated[int, Meta(description="Calls that were sent once more.")]
@@ -206,6 +207,7 @@ class RestartedLink(Struct, frozen=True, kw_only=True):
 
     segment: Annotated[str, Meta(description="Which link.")]
     state: Annotated[str, Meta(description="How it stands now.")]
+    reason: Annotated[str | None, Meta(description="Why it stands like this.")] = None
     disconnected: Annotated[
         bool | UnsetType,
         Meta(description="Only of a subserver that dialled in: whether it was connected. It returns by itself."),

@@ -102,6 +102,7 @@ class LinkOperations:
         return RestartedLink(
             segment=self._shown_name(keeper),
             state=keeper.link.standing.state.value,
+            reason=keeper.link.standing.reason,
             disconnected=was in USABLE if has_dialled_in else UNSET,
         )
 
@@ -265,8 +266,10 @@ def _device(link: ConnectedLink) -> Device | None:
     if not isinstance(link, DeviceLink):
         return None
     session, counters = link.device, link.device.counters
+    described = session.description.link
     return Device(
         profile=session.description.profile,
+        port=described.port or described.address or described.host or described.channel,
         sent=counters.sent,
         received=counters.received,
         retries=counters.retries,

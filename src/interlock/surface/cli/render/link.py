@@ -89,8 +89,9 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
 
 def _device_lines(device: Device, width: int) -> list[Text]:
     seen = f"last seen {local_time(device.seen)}" if device.seen else "never seen"
+    at = f" at {one_line(device.port)}" if device.port else ""
     gone = f", gone {count(device.unplugged, 'time')}" if device.unplugged else ""
-    lines = labelled_lines("device", f"profile {device.profile}, {seen}{gone}", width)
+    lines = labelled_lines("device", f"profile {device.profile}{at}, {seen}{gone}", width)
     said = f"{device.sent} sent, {device.received} received, {device.retries} repeated"
     waiting = f", {count(device.waiting, 'call')} waiting" if device.waiting else ""
     lines += labelled_lines("messages", said + waiting, width)

@@ -4,6 +4,7 @@ Nothing is changed, started or sent elsewhere. A check looks at the configuratio
 runs, at what the node says of itself; one that cannot look returns nothing.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -230,9 +231,8 @@ def _servers(set_up: SetUp) -> Found:
     for link in set_up.status.links if set_up.status is not None else ():
         again = f"interlock links restart {link.segment}"
         if link.kind == "device" and link.state in ("failed", "degraded"):
-            look = f"check its power, its cable or radio, and .devices/{link.segment}.toml"
-            watch = f"interlock device monitor {link.segment}"
-            yield f"the device {link.segment} is {link.state}: {link.reason or 'no reason given'}", look, watch
+            problem = f"the device {link.segment} is {link.state}: {link.reason or 'no reason given'}"
+            yield problem, *device_remedy(link.segment, link.reason or "")
         elif link.state in ("failed", "degraded"):
             wrote = f"; it wrote: {link.last_words}" if link.last_words else ""
             problem = f"{link.segment} is {link.state}: {link.reason or 'no reason given'}{wrote}"
@@ -246,6 +246,18 @@ def _servers(set_up: SetUp) -> Found:
             named = _KEEPS_SECRET.search(link.reason or "")
             command = named[0] if named else f"{again} --authorize" if link.consent else again
             yield f"{link.segment} is unauthorised: {link.reason or 'no reason given'}", "give it a credential", command
+
+
+def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
+    """What to look at, and a command that helps there."""
+    description = f".devices/{segment}.toml"
+    if "the library" in reason:
+        return "install what devices need, pip install 'interlock[devices]', and start the node again", None
+    if os.strerror(errno.ENOENT) in reason:
+        return f"no such port is there: plug the device in, or correct port in {description}", None
+    if os.strerror(errno.EACCES) in reason:
+        return "let this user use the port, on Linux often with the group dialout, and start the node again", None
+    return f"check its power, its cable or radio, and {description}", f"interlock device monitor {segment}"
 
 
 def _drivers(set_up: SetUp) -> Found:

@@ -29,6 +29,7 @@ app = verb_app("Check the configuration.")
     interlock check staging.toml --strict
     interlock check --upstream
     interlock check .drivers/filesystem-mcp --against ../released/filesystem-mcp
+    interlock check .devices/thermostat.toml
     interlock check --effective
     interlock check --schema > interlock.schema.json
     interlock check --aql
@@ -39,7 +40,10 @@ def check(
     invocation: Invocation,
     path: Annotated[
         str | None,
-        typer.Argument(metavar="PATH", help="The file to check, if not the usual one; or a driver's folder or file."),
+        typer.Argument(
+            metavar="PATH",
+            help="The file to check, if not the usual one; or a driver's folder or file, or a device's description.",
+        ),
     ] = None,
     effective: Annotated[bool, typer.Option("--effective", help="Print every setting as it will apply.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the file, for editors.")] = False,
@@ -94,6 +98,11 @@ def check(
         return
     if against is not None:
         raise BadUsage("usage", "--against compares one driver: name its folder too")
+    if not aql and path is not None and _is_description(Path(path)):
+        if effective or upstream:
+            raise BadUsage("usage", "--effective and --upstream are about the configuration, and take no device")
+        _check_device(invocation, Path(path))
+        return
     if path is not None and invocation.config is not None:
         raise BadUsage("usage", "name the file once: either PATH or --config")
     invocation.config = path or invocation.config
@@ -103,6 +112,34 @@ def check(
         check_aql(invocation, evidence)
         return
     _check(invocation, effective=effective, strict=strict, upstream=upstream)
+
+
+def _is_description(path: Path) -> bool:
+    """Of a device: by its folder, or by what a configuration never has."""
+    from interlock.config.device_files import FOLDER
+
+    if path.suffix != ".toml" or not path.is_file():
+        return False
+    if path.absolute().parent.name == FOLDER:
+        return True
+    from interlock.config.layers import file_layer
+    from interlock.config.problems import Findings
+
+    layer = file_layer(path, Findings(), None)
+    return layer is not None and "profile" in layer.tree and isinstance(layer.tree.get("link"), dict)
+
+
+def _check_device(invocation: Invocation, path: Path) -> None:
+    from interlock.config.device_files import read_device_file
+    from interlock.surface.cli.terminal.text import count
+
+    read = read_device_file(path)
+    problems = read if isinstance(read, tuple) else ()
+    _report(invocation, errors=problems, warnings=(), ok=not problems)
+    if isinstance(read, tuple):
+        raise typer.Exit(EXIT_REFUSED)
+    if not invocation.out.as_json:
+        invocation.out.line(f"{path}: in order, profile {read.profile}, {count(len(read.tools), 'tool')}")
 
 
 def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: bool, against: str | None) -> None:
@@ -266,6 +303,8 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
         servers += f", {answering} of them answering with {count(sum(link.tools for link in links), 'tool')}"
     if drivers:
         servers += f", {count(drivers, 'driver')}"
+    if plan.devices.described:
+        servers += f", {count(len(plan.devices.described), 'device')}"
     return f"{files}: {state}, {servers}, listening on {plan.node.listen}"
 
 

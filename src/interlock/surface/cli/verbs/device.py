@@ -2,7 +2,7 @@
 
 import contextlib
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -333,3 +333,17 @@ def write_scaffold(
     else:
         for name in files:
             invocation.out.line(str(out / name))
+        invocation.out.remark(
+            f"build it beside firmware/ of Interlock, for instance: {_build_line(description, out, files)}"
+        )
+
+
+def _build_line(description: "DeviceDescription", out: Path, files: "Mapping[str, str]") -> str:
+    import shlex
+
+    source = next(out / name for name in files if name.endswith(".c"))
+    crc = {"crc8": ["-DMCPAX_B_CRC=8"], "crc16": ["-DMCPAX_B_CRC=16"]}.get(description.link.crc, [])
+    stub = [f"firmware/{name}" for name in (f"mcpax_{description.profile}.c", "mcpax_next.c", "ports/atmega328p.c")]
+    words = ["avr-gcc", "-mmcu=atmega328p", "-Os", "-std=c99", "-ffreestanding", "-DMCPAX_TICKS_PER_MS=16"]
+    words += [*(crc if description.profile == "b" else []), "-Ifirmware", str(source), *stub]
+    return shlex.join([*words, "-o", str(source.with_suffix(".elf"))])

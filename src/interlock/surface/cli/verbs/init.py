@@ -82,7 +82,12 @@ def init(
     text = text if made is None else f"{text}\n{made.toml()}"
     _write(path, text, force=force, by_variable=is_exported)
     invocation.config = str(path)
-    plan = invocation.loaded.plan
+    try:
+        plan = invocation.loaded.plan
+    except Refused as wrong:  # such as the description of a device beside it
+        raise Refused(
+            wrong.error, f"wrote {path}; what is beside it is wrong: {wrong}", hint=wrong.hint, details=wrong.details
+        ) from None
     _make_data_folder(plan.data)
     for name in FOLDERS:
         (path.parent / name).mkdir(exist_ok=True)

@@ -204,6 +204,8 @@ def restart(
 def _show_restarted(invocation: Invocation, restarted: "RestartedLink", answer: "Answer") -> None:
     from msgspec import UNSET
 
+    from interlock.surface.cli.terminal.text import one_line
+
     out = invocation.out
     segment, state = restarted.segment, restarted.state
     if out.as_json:
@@ -214,7 +216,8 @@ def _show_restarted(invocation: Invocation, restarted: "RestartedLink", answer: 
         out.line(f"{segment} {gone}, now {state}: it dialled in, and only it can dial again")
         out.remark(f"interlock links release {segment} forgets what it listed, if it does not come back")
         return
-    out.line(f"{segment} restarted, now {state}")
+    why = f": {one_line(restarted.reason)}" if restarted.reason and state != "ready" else ""
+    out.line(f"{segment} restarted, now {state}{why}")
     if state != "ready":
         out.remark("interlock status --watch shows how it comes up")
 
