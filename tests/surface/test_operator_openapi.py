@@ -403,3 +403,11 @@ async def test_the_role_in_the_document_is_the_one_it_takes(endpoint: Endpoint) 
     assert (stranger.status_code == 401) == (endpoint.role != "anyone")
     if stranger.status_code == 401:
         check(endpoint, 401, stranger.headers["content-type"], stranger.content)
+
+
+async def test_what_everybody_said_to_a_device_is_for_admins_alone() -> None:
+    frames = next(endpoint for endpoint in ENDPOINTS if endpoint.path == "/admin/links/{segment}/frames")
+    for role in ("viewer", "operator"):
+        refused = await ask(frames, role)
+        assert (refused.status_code, refused.json()["error"]) == (403, "role_required")
+    assert (await ask(frames, "admin")).status_code != 403

@@ -65,6 +65,7 @@ ENDPOINTS = (
         path="/admin/links/{segment}/frames",
         handler=get_frames,
         summary="What the node and a device said to each other, from the first time this is asked.",
+        role="admin",
         query=(AFTER,),
         errors=(NOT_FOUND,),
     ),
