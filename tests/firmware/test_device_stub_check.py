@@ -13,7 +13,7 @@ from interlock.surface.cli.app import run
 
 need("arm-none-eabi-gcc", "qemu-system-arm", "avr-gcc", "qemu-system-avr")
 
-TEST = ("device", "test", "--json", "--within", "3")
+TEST = ("device", "test", "--json", "--within", "3", "--unknown-ids")
 SENSOR_A = """
 profile = "a"
 [link]

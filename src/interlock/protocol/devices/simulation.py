@@ -103,6 +103,8 @@ class SimulatedDevice:
             yield from self._announcement(is_framed=False)
         elif not isinstance(request_id, int):
             return  # it asks for no answer
+        elif not isinstance(request_id, int):
+            return
         elif method == cbor_codec.HEARTBEAT:
             yield encoded({cbor_codec.ID: request_id, cbor_codec.RESULT: {}})
         elif isinstance(method, int):

@@ -1,9 +1,10 @@
 """What is asked of a stub: each check is one sentence of MCP-AX or its CDDL, tried on the line.
 
-Only tools that the description calls not mutable are called: a check never moves anything. Without a description of
-the tools of Profile A no id is tried at all.
+Only tools that the description calls not mutable are called: a check never moves anything. An id that is not described
+might, so that one is called only where that was asked for, and never without a description of the tools of Profile A.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
@@ -12,13 +13,12 @@ import msgspec
 from interlock.protocol.devices import frame_codec
 from interlock.protocol.devices.announcement import Announcement
 from interlock.protocol.devices.cbor import encoded
-from interlock.protocol.devices.cbor_codec import CborCodec
 from interlock.protocol.devices.cobs_framing import CobsFraming
 from interlock.protocol.devices.description import TOOL_ID_MAX, DeviceDescription, Tool
-from interlock.protocol.devices.frame_codec import FrameCodec
 from interlock.protocol.devices.layouts import is_number, layout_size, limits
 from interlock.protocol.devices.messages import Announced, Answer, DeviceFault, Notice, Received, Registration
 from interlock.protocol.devices.tool_schemas import announced_tool
+from interlock.protocol.devices.wire_formats import codec_of
 from interlock.surface.cli.device_check.line import Line
 
 SILENCE_S: Final = 0.15  # after what is not to be answered
@@ -43,14 +43,16 @@ class NotTried(Exception):
 
 
 class StubCheck:
-    def __init__(self, line: Line, description: DeviceDescription, *, within_s: float, gap_s: float) -> None:
+    def __init__(
+        self, line: Line, description: DeviceDescription, *, within_s: float, gap_s: float, may_call_unknown: bool
+    ) -> None:
         self._line = line
         self._description = description
         self._within_s = within_s
         self._gap_s = gap_s
-        self._codec: FrameCodec | CborCodec = (
-            FrameCodec(description) if description.profile == "a" else CborCodec(description)
-        )
+        self._may_call_unknown = may_call_unknown
+        self._codec = codec_of(description)
+        self._is_cobs = isinstance(line.framing, CobsFraming)
         self._announced: tuple[Announced, ...] = ()
 
     def run(self) -> Iterator[Item]:
@@ -112,8 +114,9 @@ class StubCheck:
         raise NotKept(f"no answer within {self._within_s:g} s, {TRIES} times")
 
     def _maybe_answer(self) -> Received | None:
+        ends = time.monotonic() + self._within_s
         while True:
-            message = self._line.maybe_receive(self._within_s)
+            message = self._line.maybe_receive(ends - time.monotonic())
             if message is None:
                 return None
             try:
@@ -124,8 +127,9 @@ class StubCheck:
                 return received
 
     def _is_silent(self) -> bool:
+        ends = time.monotonic() + SILENCE_S
         while True:
-            message = self._line.maybe_receive(SILENCE_S)
+            message = self._line.maybe_receive(ends - time.monotonic())
             if message is None:
                 return True
             try:
@@ -153,21 +157,25 @@ class StubCheck:
 
     # Both profiles
 
+    def _check_may_call_unknown(self) -> None:
+        if not self._may_call_unknown:
+            raise NotTried("not tried: it might do something; --unknown-ids asks for it")
+
     def _gives_up_stopped_frame(self) -> None:
         frame = self._line.framing.encode(self._codec.encode_heartbeat(5))
         self._line.send_bytes(frame[: len(frame) // 2])
         if self._line.maybe_receive(self._gap_s) is not None:
             raise NotKept("it answered half a frame")
-        if self._description.profile == "b":
+        if self._is_cobs:
             self._line.send_bytes(b"\0")
         self._beats(6)
 
     def _drops_wrong_checksum(self) -> None:
         link = self._description.link
-        if self._description.profile == "b" and link.crc in ("auto", "none"):
+        if self._is_cobs and link.crc in ("auto", "none"):
             raise NotTried("this link has no checksum; crc = 'crc16' in [link] asks for one")
         message = self._codec.encode_heartbeat(5)
-        if self._description.profile == "a":
+        if not self._is_cobs:
             frame = bytearray(self._line.framing.encode(message))
             frame[-1] ^= 0x01
             self._drops("a frame with a wrong checksum", bytes(frame))
@@ -178,13 +186,13 @@ class StubCheck:
     def _serves(self, tool: Tool) -> None:
         if tool.mutable is not False:
             raise NotTried("not called: only tools with mutable = false are")
-        if self._description.profile == "b":
-            found = [each for each in self._announced if each.id == tool.id]
-            if not found:
-                raise NotTried("not announced")
-            tool = announced_tool(found[0], tool, self._description.link)
-        arguments = {field.name: _least(field) for field in tool.request}
+        found = [each for each in self._announced if each.id == tool.id]
+        if self._description.profile == "b" and not found:
+            raise NotTried("not announced")
         try:
+            if found:
+                tool = announced_tool(found[0], tool, self._description.link)
+            arguments = {field.name: _least(field) for field in tool.request}
             answer = self._asked(self._codec.encode_call(33, tool, arguments))
             if not isinstance(answer, Answer) or answer.request_id != 33 or answer.tool_id not in (None, tool.id):
                 raise NotKept(f"answered with {answer}")
@@ -212,6 +220,7 @@ class StubCheck:
         known = {tool.id for tool in self._description.tools} | {event.id for event in self._description.events}
         if not self._description.tools:
             raise NotTried("needs a description: an id that is not described might do something")
+        self._check_may_call_unknown()
         unknown = max(set(range(TOOL_ID_MAX + 1)) - known)
         answer = self._asked(bytes((frame_codec.CALL, unknown, 3)))
         if not isinstance(answer, Answer) or answer.request_id != 3 or not answer.status:
@@ -252,8 +261,12 @@ class StubCheck:
                 return tools
             received = self._maybe_answer()
 
+    def _framed(self, kind: int, tool_id: int, seq: int, message: bytes) -> bytes:
+        """The frame of Profile A repeats what a message of Profile B says."""
+        return message if self._is_cobs else bytes((kind, tool_id, seq)) + message
+
     def _answers_beat(self, members: dict[Any, Any]) -> None:
-        answer = self._asked(encoded({1: "h", 2: 11, **members}))
+        answer = self._asked(self._framed(frame_codec.HEARTBEAT, 0, 11, encoded({1: "h", 2: 11, **members})))
         if not isinstance(answer, Answer) or answer.request_id != 11:
             raise NotKept(f"answered with {answer}")
 
@@ -265,33 +278,38 @@ class StubCheck:
         self._answers_beat({19: [1, {2: 3}], "more": "text"})
 
     def _ignores_without_id(self) -> None:
-        self._drops("a heartbeat without an id", self._line.framing.encode(encoded({1: "h"})))
+        beat = self._framed(frame_codec.HEARTBEAT, 0, frame_codec.UNASKED, encoded({1: "h"}))
+        self._drops("a heartbeat without an id", self._line.framing.encode(beat))
 
     def _drops_no_maps(self) -> None:
         beat = self._codec.encode_heartbeat(5)
         for what, message in (
-            ("an array", encoded([1, "h"])),
+            ("an array", self._framed(frame_codec.HEARTBEAT, 0, 5, encoded([1, "h"]))),
             ("two items in one frame", beat + b"\x00"),
             ("an item that ends too early", beat[:-1]),
-            ("a length that lies", b"\xa2\x01\x61h\x02\x9a\xff\xff\xff\xff"),
+            (
+                "a length that lies",
+                self._framed(frame_codec.HEARTBEAT, 0, 5, b"\xa2\x01\x61h\x02\x9a\xff\xff\xff\xff"),
+            ),
         ):
             self._drops(what, self._line.framing.encode(message))
 
     def _drops_no_frames(self) -> None:
-        if not isinstance(self._line.framing, CobsFraming):
+        if not self._is_cobs:
             raise NotTried("this link has another framing")
         self._drops("a code byte beyond its frame", b"\x09\x01\x02\x00")
         self._drops("an empty frame", b"\x00\x00")
 
     def _drops_too_large(self) -> None:
-        if not isinstance(self._line.framing, CobsFraming):
+        if not self._is_cobs:
             raise NotTried("this link has another framing")
         self._drops("more bytes than a frame has", b"\x01" * (2 * self._description.link.max_frame) + b"\x00")
 
     def _refuses_unknown_tool(self) -> None:
-        known = {tool.id for tool in self._announced}
+        self._check_may_call_unknown()
+        known = {tool.id for tool in self._announced} | {tool.id for tool in self._description.tools}
         unknown = max(set(range(TOOL_ID_MAX + 1)) - known)
-        answer = self._asked(encoded({1: unknown, 2: 12, 3: {}}))
+        answer = self._asked(self._framed(frame_codec.CALL, unknown, 12, encoded({1: unknown, 2: 12, 3: {}})))
         if not isinstance(answer, Answer) or answer.request_id != 12 or not answer.status:
             raise NotKept(f"id {unknown} was answered with {answer}")
 

@@ -13,7 +13,9 @@ from interlock.surface.cli.terminal.text import one_line
 WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "SKIP"}
 
 
-def check_stub(invocation: Invocation, description: DeviceDescription, *, within_s: float, gap_s: float) -> None:
+def check_stub(
+    invocation: Invocation, description: DeviceDescription, *, within_s: float, gap_s: float, may_call_unknown: bool
+) -> None:
     out = invocation.out
     items = []
     try:
@@ -22,7 +24,8 @@ def check_stub(invocation: Invocation, description: DeviceDescription, *, within
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise Refused("cannot_reach_device", f"{description.link.port} cannot be opened: {why}") from error
     try:
-        for item in StubCheck(line, description, within_s=within_s, gap_s=gap_s).run():
+        check = StubCheck(line, description, within_s=within_s, gap_s=gap_s, may_call_unknown=may_call_unknown)
+        for item in check.run():
             items.append(item)
             if not out.as_json:
                 said = f": {one_line(item.message)}" if item.message else ""

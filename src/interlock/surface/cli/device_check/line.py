@@ -11,6 +11,7 @@ from interlock.protocol.devices.description import DeviceDescription
 from interlock.protocol.devices.wire_formats import framing_of
 
 READ_BYTES: Final = 4096
+DRAIN_S: Final = 2.0  # beyond the silence that is waited for: some devices never end
 _SOCKET: Final = "socket://"
 _PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
 
@@ -45,8 +46,9 @@ class Line:
         return self._messages.pop(0)
 
     def drain(self, silence_s: float) -> None:
-        """Drops whatever it still says."""
-        while self.maybe_receive(silence_s) is not None:
+        """Drops what it still says, for a while."""
+        ends = time.monotonic() + silence_s + DRAIN_S
+        while time.monotonic() < ends and self.maybe_receive(silence_s) is not None:
             pass
 
     def close(self) -> None:

@@ -189,7 +189,8 @@ def monitor(
 ) -> None:
     """Show what a node and its device say to each other.
 
-    Message by message, until Ctrl-C. Heartbeats only with --heartbeats.
+    Message by message, until Ctrl-C, with the arguments and results of everybody's calls: it takes the role of an
+    admin. Heartbeats only with --heartbeats.
     """
     import sys
 
@@ -257,10 +258,14 @@ def test(
     ] = None,
     within: Annotated[float, typer.Option("--within", min=0.05, max=60, help="Seconds for each answer.")] = 1.0,
     gap: Annotated[float, typer.Option("--gap", min=0.05, max=60, help="Seconds of silence that end a frame.")] = 0.5,
+    unknown_ids: Annotated[
+        bool, typer.Option("--unknown-ids", help="Also call an id that is not described: it must be refused.")
+    ] = False,
 ) -> None:
     """Check a device's stub against Profile A or B of MCP-AX.
 
-    Tools are called only where the description says mutable = false. The node must not hold the port meanwhile.
+    Tools are called only where the description says mutable = false, and other ids only with --unknown-ids. The node
+    must not hold the port meanwhile.
     """
     import msgspec
 
@@ -285,7 +290,7 @@ def test(
     with _libraries_of(device or "the device"):
         from interlock.surface.cli.device_check.command import check_stub
 
-        check_stub(invocation, description, within_s=within, gap_s=gap)
+        check_stub(invocation, description, within_s=within, gap_s=gap, may_call_unknown=unknown_ids)
 
 
 @verb(
