@@ -9,6 +9,7 @@ USUAL = {  # what a user's node keeps to
     "BACKOFF_MAX_S": 30.0,
     "CONFIGURATION_LOOK_S": 1.0,
     "CREDENTIALS_LOOK_MS": 5000,
+    "DEVICE_REOPEN_S": 1.0,
     "DRIVERS_LOOK_S": 1.0,
     "EXECUTIONS_FLUSH_S": 1.0,
     "FETCH_S": 5.0,

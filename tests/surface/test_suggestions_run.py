@@ -87,6 +87,7 @@ ELSEWHERE = {
     "device monitor": "tests/interaction/devices/test_profile_a.py",
     "names attach": "tests/interaction/names/test_names_commands.py",
     "names request --from": "tests/interaction/names/test_names_commands.py",
+    "names sign --controller --key": "tests/interaction/names/test_names_commands.py",
     "names repin": "tests/interaction/names/test_names_held_to.py",
     "open": "tests/interaction/test_login.py",
     "open --print": "tests/interaction/test_login.py",

@@ -24,8 +24,8 @@ DOMAIN = "example.test"
 def over_tls(url: str, context: ssl.SSLContext) -> Iterator[str]:
     """The same server at an https address: bytes are passed on as they come."""
     there = urlsplit(url)
-    started, loop = threading.Event(), asyncio.new_event_loop()
-    ports: list[int] = []
+    started, over = threading.Event(), asyncio.Event()
+    running: list[tuple[asyncio.AbstractEventLoop, int]] = []
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -36,24 +36,30 @@ def over_tls(url: str, context: ssl.SSLContext) -> Iterator[str]:
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(there.hostname, there.port)
-        await asyncio.gather(pass_on(reader, far_writer), pass_on(far_reader, writer))
+        try:
+            await asyncio.gather(pass_on(reader, far_writer), pass_on(far_reader, writer))
+        finally:
+            for each in (writer, far_writer):
+                each.transport.abort()
 
     async def serve() -> None:
         server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context)
-        ports.append(server.sockets[0].getsockname()[1])
+        running.append((asyncio.get_running_loop(), server.sockets[0].getsockname()[1]))
         started.set()
+        await over.wait()
+        server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0.01)  # what was aborted is closed in the next turns
 
-    def run() -> None:
-        loop.run_until_complete(serve())
-        loop.run_forever()
-
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert started.wait(10)
+    loop, port = running[0]
     try:
-        yield f"https://127.0.0.1:{ports[0]}{there.path}"
+        yield f"https://127.0.0.1:{port}{there.path}"
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(over.set)
         thread.join(10)
 
 
