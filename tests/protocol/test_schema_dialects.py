@@ -6,6 +6,7 @@ import jsonschema_rs
 import pytest
 
 from interlock.protocol.schemas.dialects import to_2020_12
+from interlock.protocol.schemas.validators import compile_schema
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 DRAFT_04 = "http://json-schema.org/draft-04/schema#"
@@ -181,3 +182,21 @@ def test_a_schema_that_nests_without_end_ends() -> None:
     for _ in range(5000):
         schema = {"not": schema}
     assert isinstance(to_2020_12({"$schema": DRAFT_07, **schema}), dict)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "reason"),
+    [
+        ({"maximum": 100.0}, 400, "it is more than 100"),
+        ({"minimum": 0.5}, 0.25, "it is less than 0.5"),
+        ({"exclusiveMaximum": 3}, 3, "it is not less than 3"),
+        ({"exclusiveMinimum": 3}, 3, "it is not more than 3"),
+        ({"maxLength": 2}, "abc", "it is longer than 2 characters"),
+        ({"minLength": 2}, "a", "it is shorter than 2 characters"),
+    ],
+)
+def test_a_fault_names_the_limit_and_not_the_value(schema: dict[str, Any], value: Any, reason: str) -> None:
+    compiled = compile_schema(schema)
+    fault = compiled.maybe_fault(value) if compiled is not None else None
+    assert fault is not None
+    assert fault.reason == reason

@@ -125,4 +125,18 @@ def _fault(pointer: str, kind: Any) -> SchemaFault:
             return SchemaFault(pointer=pointer, reason=f"it is not of type {' or '.join(kind.types)}")
         case "enum":
             return SchemaFault(pointer=pointer, reason="it is none of the values allowed")
+        case "maximum" | "minimum":
+            than = "more" if kind.name == "maximum" else "less"
+            return SchemaFault(pointer=pointer, reason=f"it is {than} than {_limit(kind)}")
+        case "exclusiveMaximum" | "exclusiveMinimum":
+            than = "less" if kind.name == "exclusiveMaximum" else "more"
+            return SchemaFault(pointer=pointer, reason=f"it is not {than} than {_limit(kind)}")
+        case "maxLength" | "minLength":
+            than = "longer" if kind.name == "maxLength" else "shorter"
+            return SchemaFault(pointer=pointer, reason=f"it is {than} than {kind.limit} characters")
     return SchemaFault(pointer=pointer, reason=f"it is not as {kind.name} has it")
+
+
+def _limit(kind: Any) -> int | float:
+    limit: int | float = kind.limit
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
