@@ -64,6 +64,16 @@ def test_a_description_is_read_into_the_plan(project: Project) -> None:
         ("id = 2", 'id = 2\nstatus = { hot = "x" }', 14, "'hot' is no status"),
         ("id = 2", 'id = 2\ninput_schema = { type = "objekt" }', 14, "input_schema of 'write' is no JSON Schema"),
         ('"uart_cbor"', '"can_cbor"', 3, "a device of profile 'a' has no transport can_cbor"),
+        ('type = "u8"', 'type = "u8", maximum = 300', 17, "maximum 300 of 'value' is no u8, which has 0 to 255"),
+        ('type = "u8"', 'type = "u8", scale = 0.1, maximum = 26', 17, "'value' is no u8, which has 0 to 25.5"),
+        ('type = "u32"', 'type = "u32", maximum = 5e9', 10, "maximum 5000000000 of 'value' is no u32"),
+        ('type = "u8"', 'type = "i8", minimum = -129', 17, "minimum -129 of 'value' is no i8"),
+        ('type = "u8"', 'type = "f32", maximum = inf', 17, "maximum inf of 'value' is no f32"),
+        ('type = "u8"', 'type = "u8", minimum = 9, maximum = 8', 17, "minimum 9 of 'value' is more than its maximum 8"),
+        ('type = "u8"', 'type = "enum", values = { off = 1, on = 1 }', 17, "'off' and 'on' of 'value' are both 1"),
+        ('type = "u8"', 'type = "enum", values = { off = 0, on = 256 }', 17, "'on' of 'value' is 256, which 1 bytes"),
+        ('type = "u8"', 'type = "bytes", size = 254', 17, "makes a message of 257 bytes, and the link takes 256"),
+        ('type = "u32"', 'type = "bytes", size = 253', 10, "the response of 'read' makes a message of 257 bytes"),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_line(project: Project, was: str, now: str, line: int, says: str) -> None:
@@ -73,6 +83,12 @@ def test_what_is_wrong_is_said_with_file_and_line(project: Project, was: str, no
     found = [problem for problem in problems if says in str(problem)]
     assert found, problems
     assert (found[0].file, found[0].line) == (str(file), line)
+
+
+def test_a_name_that_two_fields_have_is_said_once(project: Project) -> None:
+    twice = '{ name = "value", type = "u8" }, { name = "value", type = "u8" }'
+    describe(project, GOOD.replace('{ name = "value", type = "u8" }', twice).replace("req_len = 1", "req_len = 2"))
+    assert "two fields have the name 'value'" in project.problem("").message
 
 
 def test_only_a_device_that_is_polled_says_how(project: Project) -> None:

@@ -7,6 +7,7 @@ so that a reader of the file can name the line.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +24,8 @@ from interlock.protocol.devices.description import (
     Register,
     Tool,
 )
-from interlock.protocol.devices.layouts import is_number, layout_size, size_of
+from interlock.protocol.devices.frame_codec import HEAD_BYTES, STATUS_BYTES, message_max
+from interlock.protocol.devices.layouts import is_number, layout_size, size_of, type_limits
 from interlock.protocol.devices.modbus_codec import register_faults
 from interlock.protocol.devices.wire_formats import framing_name
 from interlock.protocol.net.address_scope import is_loopback
@@ -32,6 +34,7 @@ from interlock.protocol.schemas.validators import compile_schema
 Path = tuple[str | int, ...]
 
 BAUD_MIN_B: Final = 9600  # MCP-AX B.2
+TLV_HEAD_BYTES: Final = 2
 
 _EVERY: Final = ("transport", "max_frame", "heartbeat_ms", "timeout_ms", "retries", "in_flight", "allow_unchecked")
 _CBOR: Final = ("emit_jsonrpc", "allow_values")
@@ -170,6 +173,8 @@ def _check_tools(description: DeviceDescription) -> Iterator[DescriptionFault]:
         yield from _check_class(description, tool, at)
         yield from _check_layout(tool, tool.request, "request", tool.req_len, at)
         yield from _check_layout(tool, tool.response, "response", tool.resp_len, at)
+        if description.profile == "a":
+            yield from _check_frame(description, tool, at)
         yield from _check_words(tool, at)
         if tool.registers and description.profile != "modbus":
             yield _fault((*at, "registers"), "registers belong to a device of profile 'modbus'")
@@ -243,17 +248,40 @@ def _check_layout(
         yield _fault((*at, key), f"the {side} of {tool.name!r} is{some} {size} bytes long, and {key} says {length}")
 
 
+def _check_frame(description: DeviceDescription, tool: Tool, at: Path) -> Iterator[DescriptionFault]:
+    """What no frame of Profile A can carry."""
+    most = message_max(description)
+    for side, fields, beside in (
+        ("request", tool.request, HEAD_BYTES),
+        ("response", tool.response, HEAD_BYTES + STATUS_BYTES),
+    ):
+        needed = [field for field in fields if not field.optional]
+        size = beside + sum((size_of(field) or 0) + TLV_HEAD_BYTES * (tool.payload == "tlv") for field in needed)
+        if size > most:
+            message = f"the {side} of {tool.name!r} makes a message of {size} bytes, and the link takes {most}"
+            yield _fault((*at, side), message, "make 'max_frame' of [link] larger, or the fields shorter")
+        for index, field in enumerate(fields):
+            size = field.size or 1
+            for name, number in field.values.items():
+                if field.type == "enum" and (number < 0 or number.bit_length() > 8 * size):
+                    message = f"{name[:64]!r} of {field.name!r} is {number}, which {size} bytes do not hold"
+                    yield _fault((*at, side, index, "values"), message)
+
+
 def _check_fields(
     fields: tuple[Field, ...], path: Path, *, is_tlv: bool, is_row: bool = True
 ) -> Iterator[DescriptionFault]:
     """`is_row`: one follows the other in the same bytes."""
-    names, tags = Counter(field.name for field in fields), Counter(field.tag for field in fields)
+    names: set[str] = set()
+    tags = Counter(field.tag for field in fields)
     for index, field in enumerate(fields):
         at = (*path, index)
         if not field.name:
             yield _fault((*at, "name"), "a field needs a name")
-        if names[field.name] > 1:
+        if field.name in names:
             yield _fault((*at, "name"), f"two fields have the name {field.name!r}", "give each its own")
+        names.add(field.name)
+        yield from _check_limits(field, at)
         if field.type == "enum" and not field.values:
             yield _fault(at, f"{field.name!r} is an enum without values", "for instance values = { off = 0, on = 1 }")
         if field.size is not None and field.type not in ("bytes", "text", "enum"):
@@ -271,6 +299,27 @@ def _check_fields(
         is_open = field.type in ("bytes", "text") and field.size is None
         if is_row and not is_tlv and is_open and index < len(fields) - 1:
             yield _fault(at, f"{field.name!r} has no size, so that it must be the last", "write its size")
+
+
+def _check_limits(field: Field, at: Path) -> Iterator[DescriptionFault]:
+    """What lies outside the type of the field, or has one number under two names."""
+    least, greatest = type_limits(field) if field.scale != 0 else (None, None)
+    for key, limit in (("minimum", field.minimum), ("maximum", field.maximum)):
+        if limit is None:
+            continue
+        is_below, is_above = least is not None and limit < least, greatest is not None and limit > greatest
+        if is_below or is_above or not isfinite(limit):
+            ends = "" if least is None else f", which has {least:.10g} to {greatest:.10g}"
+            yield _fault((*at, key), f"{key} {limit:.10g} of {field.name!r} is no {field.type}{ends}")
+    if field.minimum is not None and field.maximum is not None and field.minimum > field.maximum:
+        message = f"minimum {field.minimum:.10g} of {field.name!r} is more than its maximum {field.maximum:.10g}"
+        yield _fault((*at, "minimum"), message)
+    numbers: dict[int, str] = {}
+    for name, number in field.values.items():
+        if number in numbers:
+            message = f"{numbers[number][:64]!r} and {name[:64]!r} of {field.name!r} are both {number}"
+            yield _fault((*at, "values"), message, "give each its own number")
+        numbers.setdefault(number, name)
 
 
 _INSIDE: Final[Mapping[tuple[type, str], type]] = {

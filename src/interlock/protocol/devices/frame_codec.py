@@ -21,6 +21,7 @@ REGISTRATION: Final = 0x03
 HEARTBEAT: Final = 0x04
 
 HEAD_BYTES: Final = 3
+STATUS_BYTES: Final = 1  # of a response
 SEQ_MAX: Final = 255
 ONE_BYTE_LEN_MAX: Final = 255  # bytes of a message where len = 1
 UNASKED: Final = 0  # the SEQ of events
@@ -30,7 +31,7 @@ class FrameCodec:
     id_max = SEQ_MAX
 
     def __init__(self, description: DeviceDescription) -> None:
-        self._max_bytes = _message_max(description)
+        self._max_bytes = message_max(description)
         self._is_status_first = description.link.status == "first"
         self._events = {event.id: event for event in description.events}
 
@@ -78,7 +79,7 @@ class FramedCborCodec:
     id_max = SEQ_MAX
 
     def __init__(self, description: DeviceDescription) -> None:
-        self._max_bytes = _message_max(description)
+        self._max_bytes = message_max(description)
         self._cbor = CborCodec(description, max_bytes=self._max_bytes - HEAD_BYTES)
 
     def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
@@ -115,7 +116,7 @@ class FramedCborCodec:
         return self._cbor.notice(event_id, payload)
 
 
-def _message_max(description: DeviceDescription) -> int:
+def message_max(description: DeviceDescription) -> int:
     link = description.link
     return min(link.max_frame, ONE_BYTE_LEN_MAX) if link.len == 1 else link.max_frame
 

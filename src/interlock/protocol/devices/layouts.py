@@ -63,12 +63,21 @@ def layout_size(kind: Kind, fields: Sequence[Field]) -> int | None:
 def limits(field: Field) -> tuple[float | None, float | None]:
     """The least and the greatest number that a person may write, by its type and its description."""
     least, greatest = field.minimum, field.maximum
-    if field.type in INTEGERS:
-        _, low, high = INTEGERS[field.type]
-        ends = sorted((_shown(field, low), _shown(field, high)))
-        least = ends[0] if least is None else max(least, ends[0])
-        greatest = ends[1] if greatest is None else min(greatest, ends[1])
+    low, high = type_limits(field)
+    if low is not None:
+        least = low if least is None else max(least, low)
+    if high is not None:
+        greatest = high if greatest is None else min(greatest, high)
     return least, greatest
+
+
+def type_limits(field: Field) -> tuple[float | None, float | None]:
+    """The least and the greatest number that its type has, as a person reads it."""
+    if field.type not in INTEGERS:
+        return None, None
+    _, low, high = INTEGERS[field.type]
+    ends = sorted((_shown(field, low), _shown(field, high)))
+    return ends[0], ends[1]
 
 
 def encode_payload(kind: Kind, order: Order, fields: Sequence[Field], arguments: Mapping[str, Any]) -> bytes:
