@@ -84,6 +84,8 @@ def test_a_described_device_is_listed_with_names_schemas_and_capabilities(place:
     assert (said["mutable"], said["reversible"], said["transport"]) == (False, True, "uart_cbor")
     assert said["latency_class"] == "fast"
     assert led["_meta"]["x-mcpax-capability"]["mutable"] is True
+    assert sensor["annotations"] == {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
+    assert led["annotations"]["destructiveHint"] is False
 
 
 def test_a_call_is_the_number_of_the_tool_and_its_arguments_alone(place: Place) -> None:

@@ -13,7 +13,15 @@ from interlock.protocol.ax.names import is_segment
 from interlock.protocol.devices.cbor import DEPTH_MAX, INTEGER_MAX, INTEGER_MIN, encoded, read_untrusted
 from interlock.protocol.devices.description import TOOL_ID_MAX, DeviceDescription, Field, Tool
 from interlock.protocol.devices.layouts import INTEGERS, bytes_of, enum_name, enum_number, shown_number, wire_number
-from interlock.protocol.devices.messages import Announced, Answer, DeviceFault, Notice, Received, Registration
+from interlock.protocol.devices.messages import (
+    Announced,
+    AnnouncementFault,
+    Answer,
+    DeviceFault,
+    Notice,
+    Received,
+    Registration,
+)
 from interlock.protocol.devices.metadata import without_metadata
 
 JSONRPC: Final = 0
@@ -116,7 +124,10 @@ def _registration(members: dict[Any, Any]) -> Registration:
     entries, more, part = members.get(PARAMS), members.get(MORE, False), members.get(PART, 0)
     if not isinstance(entries, list) or not isinstance(more, bool) or not _is_integer(part, 0, PARTS_MAX - 1):
         raise DeviceFault("malformed", "a registration without its list")
-    return Registration(tools=tuple(_announced(entry) for entry in entries), more=more, part=part)
+    try:
+        return Registration(tools=tuple(_announced(entry) for entry in entries), more=more, part=part)
+    except DeviceFault as fault:
+        raise AnnouncementFault(fault.code, fault.detail) from fault
 
 
 def _announced(entry: Any) -> Announced:
@@ -130,7 +141,8 @@ def _announced(entry: Any) -> Announced:
     if not _is_major_type(ret):
         raise DeviceFault("malformed", f"tool {tool_id}: return type")
     if name is not None and not (isinstance(name, str) and is_segment(name)):
-        raise DeviceFault("malformed", f"tool {tool_id}: name")
+        what = f"the name {str(name)[:64]!r} is not 1 to 63 characters of a-z, 0-9, _ and -"
+        raise DeviceFault("malformed", f"tool {tool_id}: {what}")
     return Announced(id=tool_id, arg_types=tuple(types), ret_type=ret, name=name)
 
 

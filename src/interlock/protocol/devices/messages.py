@@ -63,6 +63,10 @@ class DeviceFault(Exception):
         self.path = path  # the argument or member at fault
 
 
+class AnnouncementFault(DeviceFault):
+    """An announcement that is refused, as a whole."""
+
+
 class Codec(Protocol):
     """Messages of one device, as bytes and back. Request ids run from 1 to `id_max`."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.config.plan import DevicePlan
+from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
 from interlock.protocol.ax.confirmation.reserved_claims import without_claims
 from interlock.protocol.ax.hop_metadata import Offer
 from interlock.protocol.devices.description_check import is_checked
@@ -38,7 +39,7 @@ from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.pipes import Trouble, Undelivered
 
 DEVICE: Final = "x-mcpax-device"
-WHOLE_CALL_S: Final = 60.0  # of a tool without a latency class: those that wait before it, and its own attempts
+STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD] or 0.0  # of a tool without a latency class
 
 
 class DeviceCall(Call):
@@ -49,7 +50,6 @@ class DeviceCall(Call):
 
 
 class DeviceLink(ConnectedLink):
-    timeout_s = WHOLE_CALL_S
     gone = "device_absent"
 
     def __init__(
@@ -66,6 +66,8 @@ class DeviceLink(ConnectedLink):
         )
         self.device = session
         self.members = members
+        link = plan.description.link
+        self.timeout_s = max(STANDARD_S, (1 + link.retries) * link.timeout_ms / 1000)  # all of its attempts
         self.retry_after_ms = plan.description.link.heartbeat_ms
         self.is_checked = plan.description.link.allow_unchecked or is_checked(plan.description)
 
@@ -77,6 +79,8 @@ class DeviceLink(ConnectedLink):
         """The device is there."""
         self.pipe = DevicePipe(self, self.device)
         capabilities = {"tools": Raw(b'{"listChanged":true}')}
+        if self.device.description.events:
+            capabilities["logging"] = Raw(b"{}")
         version = LEGACY_VERSIONS[-1]
         self.greeted(
             ServerFacts(era=Era.LEGACY, version=version, name=self.segment, capabilities=capabilities, greeted=False)
@@ -102,7 +106,7 @@ class DevicePipe:
             case methods.TOOLS_LIST:
                 items = b",".join(tool.item for tool in self._session.tools.values())
                 self._answer(request, origin, b'{"tools":[%b]}' % items)
-            case methods.PING:
+            case methods.PING | methods.SET_LEVEL:  # its events have one level
                 self._answer(request, origin, b"{}")
             case _:
                 self._refuse(request, origin, Fault(METHOD_NOT_FOUND, "a device has tools alone"))

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from interlock.protocol.ax.capability import Invalid, hints, read_capability
 from interlock.protocol.ax.hop_metadata import CAPABILITY
 from interlock.protocol.ax.transport_classes import NATIVE, TRANSPORT_CLASSES
 from interlock.protocol.devices.description import DeviceDescription, Tool
@@ -33,7 +34,7 @@ def transport_class(description: DeviceDescription) -> str:
 
 
 def device_tool(segment: str, description: DeviceDescription, tool: Tool) -> DeviceTool:
-    """Raises ValueError for schemas that are none."""
+    """Raises ValueError for schemas that are none, and a capability that is none."""
     takes, gives = input_schema(tool), output_schema(tool)
     compiled = compile_schema(takes)
     output = None if gives is None else compile_schema(gives)
@@ -46,7 +47,13 @@ def device_tool(segment: str, description: DeviceDescription, tool: Tool) -> Dev
     }
     if gives is not None:
         item["outputSchema"] = gives
-    item["_meta"] = {CAPABILITY: _capability(description, tool)}
+    capability = _capability(description, tool)
+    if tool.mutable is not None:  # else a person is asked what it does
+        read = read_capability(capability, private=None)
+        if isinstance(read, Invalid):
+            raise ValueError(f"the capability of {tool.name} is wrong: {read.reason}")
+        item["annotations"] = hints(read)
+    item["_meta"] = {CAPABILITY: capability}
     return DeviceTool(tool=tool, input=compiled, output=output, item=encode_value(item))
 
 
@@ -56,6 +63,6 @@ def _capability(description: DeviceDescription, tool: Tool) -> dict[str, Any]:
         value = getattr(tool, key)
         if value is not None:
             said[key] = value
-    if tool.idempotent:
+    if tool.idempotent or tool.mutable is False:
         said["idempotent"] = True
     return {**tool.capability, **said}

@@ -32,7 +32,7 @@ from interlock.net.devices.transports import make_transport
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
 from interlock.protocol.ax.registration.sessions import LossReason
 from interlock.protocol.devices.description import DeviceDescription
-from interlock.protocol.devices.messages import Answer, DeviceFault, Notice, Received, Registration
+from interlock.protocol.devices.messages import AnnouncementFault, Answer, DeviceFault, Notice, Received, Registration
 from interlock.protocol.devices.metadata import without_metadata
 from interlock.protocol.devices.wire_formats import codec_of
 from interlock.runtime.base.clock import Clock
@@ -469,6 +469,8 @@ class DeviceSession:
             self._take_message(self._codec.decode_untrusted(message))
         except DeviceFault as fault:
             self._discard(fault.code)
+            if isinstance(fault, AnnouncementFault):
+                self._note_refused(fault)
         if self.traffic.is_watched(self._clock.now()):
             verdict = self._last_discarded if self._discarded > before else None
             self.traffic.add(self._clock.wall(), message, is_sent=False, verdict=verdict)
@@ -539,6 +541,7 @@ class DeviceSession:
             tools = self._announcements.take(registration)
         except DeviceFault as fault:
             self._discard(fault.code)
+            self._note_refused(fault)
             if now - self._asked > SETTLE_S:
                 self._ask_registration()  # a part of it was lost
             return
@@ -559,6 +562,11 @@ class DeviceSession:
             self._arrive()
         elif {name: one.item for name, one in tools.items()} != {n: o.item for n, o in former.items()}:
             self._owner.on_tools()
+
+    def _note_refused(self, fault: DeviceFault) -> None:
+        """A device that is there keeps the tools it announced before."""
+        if not self.is_present:
+            self.reason = f"its announcement was refused: {fault.detail}"
 
     def _on_notice(self, notice: Notice) -> None:
         try:
