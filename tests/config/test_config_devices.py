@@ -1,10 +1,13 @@
 """Descriptions of devices: what is read, and what is refused with its file and line."""
 
+import os
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from tests.config.config_project import Project
+
+from interlock.config.device_files import read_device_file
 
 GOOD = """\
 profile = "a"
@@ -33,6 +36,14 @@ def describe(project: Project, text: str, segment: str = "board") -> Path:
     file.parent.mkdir(exist_ok=True)
     file.write_text(dedent(text))
     return file
+
+
+def test_a_pipe_in_place_of_a_description_is_not_waited_for(project: Project) -> None:
+    (project.folder / ".devices").mkdir()
+    pipe = project.folder / ".devices" / "board.toml"
+    os.mkfifo(pipe)
+    assert "is not a regular file" in project.problem("").message
+    assert [problem.message for problem in read_device_file(pipe)] == ["is not a regular file"]  # type: ignore[union-attr]
 
 
 def test_a_description_is_read_into_the_plan(project: Project) -> None:

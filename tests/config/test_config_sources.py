@@ -7,7 +7,6 @@ import pytest
 from config_project import Project
 
 from interlock.config.folders import config_folder, data_folder
-from interlock.config.layers import FILE_BYTES_MAX
 from interlock.config.load import ConfigInvalid, load
 from interlock.config.plan import Address, AxPlan, Dial, LimitsPlan, McpPlan, NodePlan, Spawn
 
@@ -108,10 +107,13 @@ def test_a_folder_of_settings_that_is_no_folder_holds_no_file(project: Project) 
     assert project.load("", {"XDG_CONFIG_HOME": str(project.home / "flat")}).paths == (project.file,)
 
 
-def test_a_file_that_never_ends_is_refused_by_its_size(project: Project) -> None:
-    with pytest.raises(ConfigInvalid) as refused:
-        load(Path("/dev/zero"), project.env, {})
-    assert f"larger than {FILE_BYTES_MAX}" in str(refused.value)
+def test_what_never_ends_and_what_never_begins_are_refused_at_once(project: Project) -> None:
+    pipe = project.folder / "pipe"
+    os.mkfifo(pipe)  # whoever opens it to read waits for a writer
+    for path in (Path("/dev/zero"), pipe):
+        with pytest.raises(ConfigInvalid) as refused:
+            load(path, project.env, {})
+        assert "is not a regular file" in str(refused.value)
 
 
 def test_a_current_folder_that_is_gone_is_a_problem(project: Project) -> None:

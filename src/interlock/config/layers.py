@@ -5,7 +5,9 @@ means itself where the key holds text, and is a TOML value everywhere else.
 """
 
 import contextlib
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,8 +58,9 @@ def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer
     """`missing` is the problem it is when there is no such file; None when there need not be one."""
     name = str(path)
     try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
+        with open(path, "rb", opener=_open_at_once) as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            data = file.read(FILE_BYTES_MAX + 1) if is_file else b""
     except (FileNotFoundError, NotADirectoryError):
         if missing is not None:
             findings.problem(missing)
@@ -70,6 +73,9 @@ def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "no such path"
         findings.problem(Problem(file=name, message=f"cannot be read: {why}"))
+        return None
+    if not is_file:
+        findings.problem(Problem(file=name, message="is not a regular file"))
         return None
     if len(data) > FILE_BYTES_MAX:
         findings.problem(Problem(file=name, message=f"is larger than {FILE_BYTES_MAX} bytes"))
@@ -93,6 +99,11 @@ def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer
         return name, line_of(lines, at)
 
     return Layer(tree=parsed, base=path.absolute().parent, locate=locate)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """A pipe is not waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) -> Layer:
