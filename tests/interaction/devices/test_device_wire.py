@@ -234,8 +234,10 @@ def test_the_line_holds_numbers_and_a_reboot_with_others_is_followed(place: Plac
     assert content(place.node, "values.tool_5") == {"value": 17}
     (sent,) = [message for message in map(read_untrusted, line.heard) if isinstance(message.get(1), int)]
     assert sent[1] == 5
+    before = place.discarded("values").get("malformed", 0)
     for wrong in ([{0: 5, 1: [], 2: 0}, {0: 5, 1: [], 2: 0}], [{0: 256, 1: [], 2: 0}]):
         line.say(encoded({1: "r", 3: wrong}))
+    wait_for(lambda: place.discarded("values").get("malformed", 0) == before + 2)
     assert set(listed(place.node, "values")) == {"values.tool_5"}
     assert not any(word in line.read for word in (b"values", b"tool_"))
 

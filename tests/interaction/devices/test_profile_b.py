@@ -1,11 +1,12 @@
 """Devices that describe themselves: registered at boot and when asked, named by their description, classified once."""
 
+import asyncio
 import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from cobs import cobs
 from tests.interaction.devices.lines import Line, call, content, listed
 from tests.interaction.gate.held import ADA, anchor, classify
 from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.interaction.peers import HttpPeer
 
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
 from interlock.protocol.devices.cbor import encoded, read_untrusted
@@ -45,6 +47,7 @@ reversible = true
 request = [{ name = "n", type = "u8" }]
 response = [{ name = "n", type = "u8" }]
 """
+CHANGED = "notifications/tools/list_changed"
 QUICK = "heartbeat_ms = 400\ntimeout_ms = 400"
 GATED = '[gate]\nmode = "gated"\n' + anchor("ada", ADA, "*")
 
@@ -113,20 +116,28 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.mark.req("AX-8.3-3")
-def test_a_device_registers_whoever_was_there_first_and_a_second_announcement_replaces_the_first(place: Place) -> None:
-    assert set(listed(place.node, "alone")) == {"alone.tool_1", "alone.tool_2"}  # there before the node
-    late = place.boards["late"]
+async def test_a_device_registers_whoever_was_there_first_and_each_change_is_said_once(place: Place) -> None:
+    node, late = place.node, place.boards["late"]
+
+    async def until(is_so: Callable[[], bool]) -> None:
+        await asyncio.to_thread(wait_for, is_so)
+
+    assert set(listed(node, "alone")) == {"alone.tool_1", "alone.tool_2"}  # there before the node
     late.line.plug()
     late.line.say(*late.announced)  # it boots, and is asked as well
-    place.node.wait_link("late", {"state": "ready"}, 6.0)
-    assert set(listed(place.node, "late")) == {"late.tool_1"}
-    before = place.node.admin("/admin/status")["catalog"]
-    late.reboot(announcement((3, [], 5)))
-    wait_for(lambda: set(listed(place.node, "late")) == {"late.tool_3"})
-    late.line.say(*late.announced)
-    late.line.say(*late.announced)
-    assert place.node.admin("/admin/status")["catalog"]["tools"] == before["tools"]
-    assert place.node.link("late")["device"]["unplugged"] == 0
+    await asyncio.to_thread(node.wait_link, "late", {"state": "ready"}, 6.0)
+    assert set(listed(node, "late")) == {"late.tool_1"}
+    async with await HttpPeer.legacy(f"{node.url}/mcp") as peer:
+        await peer.listen()
+        for number in (3, 4):
+            late.reboot(announcement((number, [], 5)))
+            await until(lambda number=number: set(listed(node, "late")) == {f"late.tool_{number}"})  # type: ignore[misc]
+            await peer.hear(CHANGED)
+            received = node.link("late")["device"]["received"]
+            late.line.say(*late.announced, *late.announced)
+            await until(lambda received=received: node.link("late")["device"]["received"] >= received + 2)  # type: ignore[misc]
+        assert peer.heard(CHANGED) == []
+    assert node.link("late")["device"]["unplugged"] == 0
 
 
 @pytest.mark.req("AX-8.2-7")
