@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlock.protocol.devices import sof_framing
 from interlock.protocol.devices.cobs_framing import CobsFraming
-from interlock.protocol.devices.crc import crc8, crc16
+from interlock.protocol.devices.crc import crc8, crc8_bytes, crc16
 from interlock.protocol.devices.description import DeviceDescription, Field, LinkDescription, Tool
 from interlock.protocol.devices.frame_codec import FrameCodec
 from interlock.protocol.devices.framing import Framing
@@ -239,3 +240,21 @@ def test_the_framing_is_the_links() -> None:
     for refused in (made(crc="none"), made(transport="can_cbor")):
         with pytest.raises(ValueError):
             framing_of(refused, "a")
+
+
+def test_bytes_are_checked_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = 0
+
+    def counted(data: bytes) -> bytes:
+        nonlocal checked
+        checked += len(data)
+        return crc8_bytes(data)
+
+    monkeypatch.setattr(sof_framing, "crc8_bytes", counted)
+    framing = SofFraming(max_message=4095, gap_s=1.0, len_form=2, crc="crc8")
+    hostile = b"\x7e\x0f\x7e" * 20_000
+    for start in range(0, len(hostile), 1024):
+        framing.feed_untrusted(hostile[start : start + 1024], 0.0)
+    assert checked <= 10 * len(hostile) + 16 * 4095
+    framing.reset()
+    assert framing.feed_untrusted(framing.encode(b"\x01\x02\x03"), 0.0) == [b"\x01\x02\x03"]

@@ -14,8 +14,10 @@ from interlock.net.devices.transport import TransportOwner
 from interlock.protocol.devices.cbor import encoded, read_untrusted
 from interlock.protocol.devices.description import DeviceDescription
 from interlock.protocol.devices.description_check import read_description
+from interlock.protocol.devices.messages import Announced, Registration
 from interlock.protocol.devices.simulation import SimulatedDevice
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.devices.announcements import Announcements
 from interlock.runtime.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
 from interlock.runtime.devices.session import DeviceSession
 
@@ -370,3 +372,24 @@ def test_addresses_that_no_transport_has_are_refused_where_they_are_written(link
     faults = read_description(tomllib.loads(f'profile = "{profile}"\n[link]\n{link}\n'))
     assert isinstance(faults, tuple)
     assert ("link", key) in [fault.path for fault in faults]
+
+
+async def test_an_announcement_is_compiled_once_and_a_device_that_never_settles_is_absent(memory: Memory) -> None:
+    now = SystemClock().now()
+    announcements = Announcements("board", described(SELF_DESCRIBING))
+    same = Registration(tools=(Announced(id=1, arg_types=(), ret_type=5),))
+    tools = announcements.take(same, now)
+    assert all(announcements.take(same, now) is tools for _ in range(10))
+
+    memory.reply = lambda message: [announced(read=1)] if read_untrusted(message).get(1) == "r" else []
+    owner = Owner()
+    session = await opened(owner, SELF_DESCRIBING)
+    outcomes: list[CallOutcome] = []
+    for number in (2, 3):
+        session.on_message(announced(read=number))
+    session.call(session.tools["read"], {}, outcomes.append)
+    session.on_message(announced(read=4))
+    assert not session.is_present
+    assert owner.said[-1] == "it announces other tools too often"
+    assert outcomes == [Lost("it announces other tools too often", was_sent=True)]
+    await session.close()

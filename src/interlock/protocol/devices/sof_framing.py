@@ -1,7 +1,8 @@
 """The frame of Profile A (AX-B.1-2): SOF, LEN, the message, CRC; no byte is stuffed.
 
 A receiver finds the next frame by LEN, CRC and silence: what fails is dropped by one byte, so that a good frame behind
-(or within) a bad one is found. Feeding no bytes after `gap_s` of silence gives up a frame that was begun.
+(or within) a bad one is found. Feeding no bytes after `gap_s` of silence gives up a frame that was begun. Where most
+bytes begin a bad frame the whole of it is dropped, so that work grows with the bytes that came alone.
 """
 
 from collections import Counter
@@ -12,6 +13,8 @@ from interlock.protocol.devices.crc import crc8_bytes, crc16_bytes
 MESSAGE_MIN = 3  # TYPE, TOOL_ID, SEQ
 ONE_BYTE_MAX = 0x7F  # of a LEN in the form "auto"
 LEN_MAX = 0x7FFF  # 15 bits
+CHECKED_PER_BYTE = 8  # in vain, for each byte that came; noise takes less than one
+FRAMES_CHECKED_MAX = 16  # of the greatest length, in vain and at once
 
 
 class SofFraming:
@@ -33,6 +36,8 @@ class SofFraming:
         self._begun = bytearray()
         self._read_at = 0.0
         self._is_noise = False  # so that a run of it counts once
+        self._credit_max = FRAMES_CHECKED_MAX * self.max_message
+        self._credit = self._credit_max  # bytes that may still be checked in vain
 
     def encode(self, message: bytes) -> bytes:
         if not MESSAGE_MIN <= len(message) <= self.max_message:
@@ -50,6 +55,7 @@ class SofFraming:
             self._scan(messages, is_over=True)
         if data:
             self._read_at = now
+            self._credit = min(self._credit_max, self._credit + CHECKED_PER_BYTE * len(data))
             self._begun += data
             self._scan(messages, is_over=False)
         return messages
@@ -78,7 +84,9 @@ class SofFraming:
                 if at >= counted_to:
                     self.discarded[outcome] += 1
                     counted_to = end
-                at += 1
+                if outcome == "checksum":
+                    self._credit -= end - at
+                at = end if outcome == "checksum" and self._credit < 0 else at + 1
             else:
                 self._is_noise = False
                 messages.append(outcome)

@@ -1,10 +1,20 @@
 """The tools that a device announced, under the names of its description (AX-B.3-4)."""
 
+from collections import deque
+from typing import Final
+
 from interlock.protocol.devices.announcement import Announcement
 from interlock.protocol.devices.description import DeviceDescription
-from interlock.protocol.devices.messages import DeviceFault, Registration
+from interlock.protocol.devices.messages import Announced, DeviceFault, Registration
 from interlock.protocol.devices.tool_schemas import announced_tool
 from interlock.runtime.devices.device_tools import DeviceTool, device_tool
+
+CHANGES_MAX: Final = 3  # announcements that differ from the last one, within
+CHANGES_S: Final = 3.0
+
+
+class TooOften(Exception):
+    """The device announces other tools faster than they are taken: what its numbers mean is not known."""
 
 
 class Announcements:
@@ -14,12 +24,20 @@ class Announcements:
         self._announcement = Announcement()
         self._described = {tool.id: tool for tool in description.tools}
         self.missing: tuple[str, ...] = ()  # described and not announced
+        self._announced: tuple[Announced, ...] | None = None  # last, and taken
+        self._tools: dict[str, DeviceTool] = {}
+        self._changes: deque[float] = deque(maxlen=CHANGES_MAX)
 
-    def take(self, registration: Registration) -> dict[str, DeviceTool] | None:
-        """The tools by name, once the last part came. Raises DeviceFault: the former ones stay."""
+    def take(self, registration: Registration, now: float) -> dict[str, DeviceTool] | None:
+        """The tools by name, once the last part came. Raises DeviceFault: the former ones stay; or TooOften."""
         announced = self._announcement.add(registration)
         if announced is None:
             return None
+        if announced == self._announced:
+            return self._tools
+        if len(self._changes) == CHANGES_MAX and now - self._changes[0] < CHANGES_S:
+            raise TooOften
+        self._changes.append(now)
         link = self._description.link
         found: dict[str, DeviceTool] = {}
         for one in announced:
@@ -32,6 +50,7 @@ class Announcements:
                 raise DeviceFault("malformed", str(error)) from error
         ids = {one.id for one in announced}
         self.missing = tuple(tool.name for tool in self._description.tools if tool.id not in ids)
+        self._announced, self._tools = announced, found
         return found
 
     def reset(self) -> None:

@@ -38,7 +38,7 @@ from interlock.protocol.devices.wire_formats import codec_of
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.credentials.secret_references import SecretResolver
-from interlock.runtime.devices.announcements import Announcements
+from interlock.runtime.devices.announcements import Announcements, TooOften
 from interlock.runtime.devices.counters import DeviceCounters
 from interlock.runtime.devices.device_tools import DeviceTool, device_tool
 from interlock.runtime.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
@@ -538,7 +538,12 @@ class DeviceSession:
     def _on_registration(self, registration: Registration) -> None:
         now = self._clock.now()
         try:
-            tools = self._announcements.take(registration)
+            tools = self._announcements.take(registration, now)
+        except TooOften:
+            self._discard("too_many_announcements")
+            if self.is_present:
+                self._leave("it announces other tools too often")
+            return
         except DeviceFault as fault:
             self._discard(fault.code)
             self._note_refused(fault)
