@@ -328,6 +328,18 @@ async def test_after_a_call_without_an_answer_only_a_heartbeat_goes_out(memory: 
     await session.close()
 
 
+async def test_calls_that_wait_for_a_sign_of_life_are_no_more_than_the_queue_holds(memory: Memory) -> None:
+    text = TEXT.replace("heartbeat_ms = 50", "heartbeat_ms = 5000\nin_flight = 4")
+    session = await opened(Owner(), text)
+    memory.reply = lambda message: []
+    assert isinstance(await called(session, "press"), Lost)
+    outcomes: list[CallOutcome] = []
+    for _ in range(17):
+        session.call(session.tools["press"], {}, outcomes.append)
+    assert outcomes == [Busy()]
+    await session.close()
+
+
 async def test_a_device_that_fell_silent_has_its_transport_opened_anew(memory: Memory) -> None:
     session = await opened(Owner())
     memory.reply = lambda message: []

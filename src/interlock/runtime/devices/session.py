@@ -347,7 +347,7 @@ class DeviceSession:
         if not self.is_present:
             on_done(Lost(self.reason or "it is not there", was_sent=False))
             return None
-        if len(self._queue) >= QUEUE_MAX and not self._has_room:
+        if len(self._queue) >= QUEUE_MAX:
             on_done(Busy())
             return None
         link, is_reliable = self.description.link, self._transport is not None and self._transport.is_reliable
