@@ -8,6 +8,7 @@ import pytest
 from tests.config.config_project import Project
 
 from interlock.config.device_files import read_device_file
+from interlock.config.load import load
 
 GOOD = """\
 profile = "a"
@@ -194,3 +195,15 @@ def test_the_node_may_simulate_many_devices(project: Project) -> None:
     for segment in ("one", "two"):
         describe(project, GOOD.replace("/dev/ttyUSB0", "simulated"), segment)
     assert len(project.load("").plan.devices.described) == 2
+
+
+def test_a_lenient_reading_keeps_a_wrong_description_to_its_device(project: Project) -> None:
+    describe(project, GOOD)
+    for segment, text in (("wrong", "profile = 1\n"), ("nonsense", "= [")):
+        describe(project, text, segment)
+    project.file.write_text("")
+    loaded = load(project.file, project.env, {}, lenient=True)
+    faults = {device.segment: device.fault for device in loaded.plan.devices.described}
+    assert faults["board"] is None
+    assert "wrong.toml:1: " in (faults["wrong"] or "") and "nonsense.toml:1" in (faults["nonsense"] or "")
+    assert {Path(one.file or "").name for one in loaded.warnings} == {"wrong.toml", "nonsense.toml"}

@@ -49,11 +49,13 @@ def test_devices_are_counted(inline: Inline, interlock: Interlock, described: Pa
     assert "0 servers, 1 device, " in inline("check").out
 
 
-def test_init_says_what_it_wrote_beside_a_wrong_description(inline: Inline, described: Path) -> None:
+def test_init_says_what_it_wrote_and_which_description_is_wrong(inline: Inline, described: Path) -> None:
     described.write_text("profile = 1\n")
     done = inline("init", "--no-key")
-    assert done.code == 1
-    assert "wrote interlock.toml; " in done.err and "vent.toml" in done.err
+    assert done.code == 0
+    assert "wrote interlock.toml" in done.out
+    assert "the device vent cannot be used: " in done.err and "vent.toml:1: " in done.err
+    assert inline("check").code == 1
 
 
 def test_a_library_that_is_not_there_is_named(
@@ -79,6 +81,7 @@ def test_the_remedy_of_a_device_is_that_of_its_reason() -> None:
         ("it needs the library cobs: install the extra interlock[devices]", "pip install 'interlock[devices]'"),
         ("/dev/ttyUSB9: No such file or directory", "correct port in .devices/vent.toml"),
         ("/dev/ttyUSB0: Permission denied", "dialout"),
+        ("work/.devices/vent.toml:3: it has no name", "correct the description"),
         ("no sign of life for 15 s", "cable"),
     ):
         assert said in device_remedy("vent", reason)[0]

@@ -9,7 +9,8 @@ from interlock.config.plan import DevicePlan
 from interlock.config.problems import Findings, Problem, nearest
 from interlock.config.reader import Settings
 from interlock.config.value_types import Segment
-from interlock.protocol.devices.description import SIMULATED, DeviceDescription
+from interlock.protocol.ax.names import is_segment
+from interlock.protocol.devices.description import SIMULATED, DeviceDescription, LinkDescription
 from interlock.protocol.devices.description_check import DescriptionFault, read_description
 
 FOLDER: Final = ".devices"
@@ -26,7 +27,7 @@ def device_files(workspace: Path) -> list[Path]:
 
 
 def read_devices(
-    workspace: Path, settings: Settings, around: ConfigContext, findings: Findings
+    workspace: Path, settings: Settings, around: ConfigContext, findings: Findings, *, lenient: bool = False
 ) -> tuple[DevicePlan, ...]:
     folder = workspace / FOLDER
     try:
@@ -37,7 +38,8 @@ def read_devices(
     if len(files) > DEVICES_MAX:
         findings.problem(Problem(file=str(folder), message=f"has more than {DEVICES_MAX} descriptions"))
         return ()
-    devices = [_read(file, settings, around, findings) for file in files]
+    read = _read_leniently if lenient else _read
+    devices = [read(file, settings, around, findings) for file in files]
     known = tuple(device for device in devices if device is not None)
     _check_lines_apart(known, folder, findings)
     return known
@@ -71,6 +73,21 @@ def _read(file: Path, settings: Settings, around: ConfigContext, findings: Findi
             _report(fault, at)
         return None
     return DevicePlan(segment=segment, description=read)
+
+
+def _read_leniently(file: Path, settings: Settings, around: ConfigContext, findings: Findings) -> DevicePlan | None:
+    """A file that cannot be used keeps no other device from its work."""
+    own = Findings()
+    read = _read(file, settings, around, own)
+    problems = own.problems()
+    for problem in problems:
+        findings.warning(problem)
+    if not problems:
+        return read
+    if not is_segment(file.stem) or file.stem in settings.servers:
+        return None
+    nothing = DeviceDescription(profile="a", link=LinkDescription(transport="uart_cbor"))
+    return DevicePlan(segment=file.stem, description=nothing, fault=str(problems[0]))
 
 
 def _report(fault: DescriptionFault, at: At) -> None:

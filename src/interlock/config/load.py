@@ -33,10 +33,18 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     written: dict[tuple[str, str], At] = {}  # as `Settings.written`: where to report what is found out later
 
 
-def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *, starting: bool = True) -> Loaded:
+def load(
+    path: Path | None,
+    env: Mapping[str, str],
+    flags: Mapping[str, str],
+    *,
+    starting: bool = True,
+    lenient: bool = False,
+) -> Loaded:
     """`flags` by dotted key: {"data": "...", "node.listen": "..."}. Raises ConfigInvalid.
 
     Without `starting` the plan is not for a node, and what the environment should hold for one may be missing.
+    With `lenient` a wrong description of a device is a warning, and a fault of that device alone.
     """
     try:
         here = Path.cwd()
@@ -62,7 +70,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
     data = settings.top.get("data", data_folder(env))
     check_together(settings, workspace, data, findings)
     check_names(settings)
-    devices = read_devices(workspace, settings, around, findings)
+    devices = read_devices(workspace, settings, around, findings, lenient=lenient)
     if not files and not settings.servers and not findings.problems():
         hint = "`interlock init` writes one"
         findings.warning(Problem(message=f"no {FILE_NAME} was found, so there are no servers", hint=hint))

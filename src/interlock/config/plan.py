@@ -373,6 +373,7 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     segment: str
     description: DeviceDescription
+    fault: str | None = None  # why the file cannot be used, and where: the device is not opened
 
 
 class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):

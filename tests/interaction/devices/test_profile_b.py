@@ -250,7 +250,10 @@ def test_one_request_is_on_the_line_and_sixteen_wait(place: Place) -> None:
     def slow(message: bytes) -> list[bytes]:
         if message[0] == 1:
             is_full.wait(3.0)
-            return [line.framing.encode(bytes((2, 1, 199, 1, 0))), *line.answers(message)]  # and one for no request
+            return [
+                line.framing.encode(bytes((2, 1, message[2] ^ 0x80 or 1, 1, 0))),
+                *line.answers(message),
+            ]  # and one for no request
         return line.answers(message)
 
     line.reply = slow

@@ -36,6 +36,8 @@ class _Presence(Connector):
     _link: DeviceLink
 
     async def connect(self, start: AsyncExitStack) -> None:
+        if self._link.fault is not None:
+            raise ConnectFailed(self._link.fault)
         session = self._link.device
         if not await session.present_within(PRESENT_S):
             raise ConnectFailed(session.reason or "it does not answer")
@@ -73,7 +75,8 @@ class DeviceKeeper(Keeper):
         return False
 
     def start(self) -> None:
-        self.session.open()
+        if self.link.fault is None:
+            self.session.open()
         super().start()
 
     async def stop(self) -> None:
@@ -82,7 +85,8 @@ class DeviceKeeper(Keeper):
 
     async def restart(self) -> None:
         """Its transport is opened anew."""
-        self.session.reopen()
+        if self.link.fault is None:
+            self.session.reopen()
 
     def _backoff_s(self) -> float:
         return LOOK_AGAIN_S

@@ -69,6 +69,7 @@ class DeviceLink(ConnectedLink):
         link = plan.description.link
         self.timeout_s = max(STANDARD_S, (1 + link.retries) * link.timeout_ms / 1000)  # all of its attempts
         self.retry_after_ms = plan.description.link.heartbeat_ms
+        self.fault = plan.fault
         self.is_checked = plan.description.link.allow_unchecked or is_checked(plan.description)
 
     def greeted(self, facts: ServerFacts) -> None:

@@ -18,14 +18,18 @@ _DATA: Final = re.compile(r"""^data\s*=\s*["'](.+?)["']""", re.MULTILINE)
 
 
 def read_configuration(
-    invocation: "Invocation", *, starting: bool = True, set_by_flags: "Mapping[str, str] | None" = None
+    invocation: "Invocation",
+    *,
+    starting: bool = True,
+    set_by_flags: "Mapping[str, str] | None" = None,
+    lenient: bool = False,
 ) -> "Loaded":
-    """Raises ConfigInvalid."""
+    """`lenient`: as of `load`. Raises ConfigInvalid."""
     from interlock.config.load import load
 
     path = Path(invocation.config) if invocation.config else None
     flags = {**(set_by_flags or {}), **({"data": invocation.data} if invocation.data else {})}
-    return load(path, os.environ, flags, starting=starting)
+    return load(path, os.environ, flags, starting=starting, lenient=lenient)
 
 
 def load_configuration(
@@ -35,7 +39,7 @@ def load_configuration(
     from interlock.config.load import ConfigInvalid
 
     try:
-        return read_configuration(invocation, starting=starting, set_by_flags=set_by_flags)
+        return read_configuration(invocation, starting=starting, set_by_flags=set_by_flags, lenient=True)
     except ConfigInvalid as invalid:
         first, *rest = invalid.problems
         more = f" (and {len(rest)} more)" if rest else ""

@@ -251,6 +251,8 @@ def _servers(set_up: SetUp) -> Found:
 def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
     """What to look at, and a command that helps there."""
     description = f".devices/{segment}.toml"
+    if f"{segment}.toml" in reason:
+        return "correct the description", f"interlock check {description}"
     if "the library" in reason:
         return "install what devices need, pip install 'interlock[devices]', and start the node again", None
     if os.strerror(errno.ENOENT) in reason:

@@ -82,12 +82,7 @@ def init(
     text = text if made is None else f"{text}\n{made.toml()}"
     _write(path, text, force=force, by_variable=is_exported)
     invocation.config = str(path)
-    try:
-        plan = invocation.loaded.plan
-    except Refused as wrong:  # such as the description of a device beside it
-        raise Refused(
-            wrong.error, f"wrote {path}; what is beside it is wrong: {wrong}", hint=wrong.hint, details=wrong.details
-        ) from None
+    plan = invocation.loaded.plan
     _make_data_folder(plan.data)
     for name in FOLDERS:
         (path.parent / name).mkdir(exist_ok=True)
@@ -105,6 +100,9 @@ def init(
     else:
         out.line(f"they run with all your rights, because there is no sandbox: {without}")
     out.line(f"data goes to {plan.data}")
+    for device in plan.devices.described:
+        if device.fault is not None:
+            out.remark(f"the device {device.segment} cannot be used: {device.fault}")
     if made is not None:
         out.line(f"your key {made.name} approves calls: {made.file}")
     out.line()
