@@ -77,19 +77,20 @@ def test_the_drafts_commands_run_and_a_wrong_length_has_a_status(table_stub: Chi
     assert A.result(READ_LED, called_a(table_stub, READ_LED).payload) == {"on": True}
     for length in (0, 2):
         answer = A.decode_untrusted(table_stub.ask(bytes((1, 2, 9)) + bytes(length)))
-        assert answer == Answer(request_id=9, tool_id=2, payload=b"", status=253)
+        assert answer == Answer(request_id=9, tool_id=2, payload=b"", status=253, is_heartbeat=False)
 
 
 @pytest.mark.req("AX-8.N-4")
 def test_table_stubs_answer_heartbeats_unknown_ids_and_failures_and_tell_events(table_stub: Chip) -> None:
-    assert A.decode_untrusted(table_stub.ask(A.encode_heartbeat(200))) == Answer(request_id=200)
+    assert A.decode_untrusted(table_stub.ask(A.encode_heartbeat(200))) == Answer(request_id=200, is_heartbeat=True)
     assert called_a(table_stub, Tool(id=99, name="none")).status == 254
     assert called_a(table_stub, FAIL, status=42).status == 42
     table_stub.send(A.encode_call(3, PRESS, {}))
     notice = A.decode_untrusted(table_stub.receive())
     assert isinstance(notice, Notice)
     assert A.notice(notice.event_id, notice.payload) == {"count": 1}
-    assert A.decode_untrusted(table_stub.receive()) == Answer(request_id=3, tool_id=5, payload=b"", status=0)
+    ended = A.decode_untrusted(table_stub.receive())
+    assert ended == Answer(request_id=3, tool_id=5, payload=b"", status=0, is_heartbeat=False)
 
 
 def test_table_stubs_survive_noise_bad_checksums_and_silence_within_a_frame(table_stub: Chip) -> None:

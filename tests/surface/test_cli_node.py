@@ -38,7 +38,7 @@ TOKEN = "ilo_" + "k" * 43
         (("tools", "routes"), lambda ops: ops.tools.routes()),
         (("links", "list"), lambda ops: ops.links.list_all()),
         (("link", "logs", "time"), lambda ops: ops.links.logs("time", 200)),
-        (("links", "restart", "time"), lambda ops: {"segment": "time", "state": "connecting"}),
+        (("links", "restart", "time"), lambda ops: {"segment": "time", "state": "connecting", "reason": None}),
         (("access", "list"), lambda ops: {"tokens": ops.token_list}),
         (("secrets", "list"), lambda ops: {"secrets": [{"kind": "client", "name": "https://login.example.com/x"}]}),
     ],

@@ -131,7 +131,11 @@ def test_audit_pages_follow_after_and_limit(door: Door) -> None:
 
 
 def test_restarting_a_link_takes_a_post(door: Door, operations: FakeOperations) -> None:
-    assert door("POST", "/admin/links/time/restart").body == {"segment": "time", "state": "connecting"}
+    assert door("POST", "/admin/links/time/restart").body == {
+        "segment": "time",
+        "state": "connecting",
+        "reason": None,
+    }
     assert operations.restarted == ["time"]
 
 

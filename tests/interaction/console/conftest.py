@@ -56,10 +56,10 @@ class Passkey:
 def go(page: Page, url: str) -> None:
     """By way of an empty page: one that reloads itself, because what it shows was decided, would come back."""
     for _ in range(10):
-        with suppress(PlaywrightError):
+        with suppress(PlaywrightError):  # such a reload interrupts either
             page.goto("about:blank")
-        if page.url == "about:blank":
-            break
+            page.goto(url)
+            return
     page.goto(url)
 
 
