@@ -1,7 +1,7 @@
 """What the node asks of a store, shaped so that SQLite and NATS JetStream can both serve it.
 
-Four ports: key-value with revision and expiry, append-only streams, publish/subscribe, leases; and beside them the
-audit log. Every call is async and returns only when what it promised is durable; a call that was cancelled may have
+Four ports: key-value with revision and expiry, append-only streams, publish/subscribe, leases; replication where several
+nodes share the store; and beside them the audit log. Every call is async and returns only when what it promised is durable; a call that was cancelled may have
 happened. `now` is wall-clock seconds and is passed in: a store has no clock.
 
     StoreError
@@ -14,7 +14,7 @@ happened. `now` is wall-clock seconds and is passed in: a store has no clock.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import msgspec
 
@@ -26,6 +26,13 @@ class Entry(msgspec.Struct, frozen=True):
     value: bytes
     revision: int
     expires_at: float | None = None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What became of a key."""
+
+    key: str
+    entry: Entry | None  # None: it is gone
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -128,6 +135,45 @@ class Leases(Protocol):
         """Give back; nothing happens if another holds it."""
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Following(Protocol[T_co]):
+    """An async iterator that ends when it or the store is closed. It outlives times without the store: what came
+    meanwhile follows, in its order, once it is back."""
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> T_co: ...
+
+    def close(self) -> None: ...
+
+
+class Replication(Protocol):
+    """How replicas of a node that share one store hear of each other."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the store answered a moment ago."""
+
+    def watch(self, bucket: str) -> Following[Change]:
+        """Every write and delete in a bucket after the call, those of this replica included, in order of revision.
+
+        Of a key that was written several times while the store was away, only the last may come. An entry that
+        expires need not be told.
+        """
+
+    def follow(self, stream: str, after: int) -> Following[Record]:
+        """Every record of a stream after that sequence, whoever appends it, once and in order."""
+
+    async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
+        """Append those, in order, whose id was not appended by anyone within the last two minutes.
+
+        Returns the sequence of each, 0 for one that was left out. Unavailable: some of them may have been appended,
+        and `follow` tells which.
+        """
+
+
 class Store(Protocol):
     """One store, one life cycle; `close` works after a failed `open`."""
 
@@ -142,6 +188,10 @@ class Store(Protocol):
 
     @property
     def leases(self) -> Leases: ...
+
+    @property
+    def replication(self) -> Replication | None:
+        """None where no other node uses the store."""
 
     async def open(self) -> None: ...
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from interlock.store.ports import Conflict, Entry, Record, Unavailable
+from interlock.store.ports import Conflict, Entry, Record, Replication, Unavailable
 from interlock.store.pubsub import LocalPubSub
 from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteThread, int64, open_database, write_transaction
 
@@ -52,6 +52,7 @@ class SqliteStore:
         self.streams = SqliteStreams(self._file)
         self.leases = SqliteLeases(self._file)
         self.pubsub = LocalPubSub()
+        self.replication: Replication | None = None  # each node has a file of its own
 
     async def open(self) -> None:
         await self._file.open()
