@@ -201,6 +201,26 @@ async def test_a_released_call_whose_first_driver_cannot_be_reached_goes_to_the_
     assert await here.played("elsewhere") == 1
 
 
+@pytest.mark.req("AIP-14.rules-2", "AIP-30.resolve-7")
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_a_released_call_whose_link_went_away_before_it_left_goes_to_the_next(
+    here: Holding, monkeypatch: pytest.MonkeyPatch, idempotent: bool
+) -> None:
+    made, label = play(approval="always", idempotent=idempotent), f"never left {idempotent}"
+    first = driver("one-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 1}))
+    other = driver("two-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 2}))
+    lending = Lending(here.node, "new", first, [made]), Lending(here.node, "old", other, [made])
+    await here.offer([made], *lending)
+    arguments = {"label": label}
+    await here.approved(await here.demand(arguments))
+    with monkeypatch.context() as away:
+        away.setattr(lending[0].link, "pipe", None)
+        result = await here.call("test__play", arguments).result()
+    assert result["structuredContent"]["done"] == label
+    assert await here.played(label) == 1
+    assert (lending[0].lent, lending[1].lent) == (0, 0)
+
+
 @pytest.mark.req("AIP-14.rules-1")
 async def test_where_the_contract_leaves_it_to_the_gate_its_class_decides(tmp_path: Path) -> None:
     async with contract_place(tmp_path, {"new": "modern"}, GATED + anchor("ada", ADA, "*")) as made:

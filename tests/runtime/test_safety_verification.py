@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hmac
 import inspect
 import json
 import logging
@@ -9,6 +10,7 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import RFC_4122, UUID
 
 import pytest
 import pytest_asyncio
@@ -25,6 +27,7 @@ from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Notification
+from interlock.runtime.approvals import index
 from interlock.runtime.approvals.channels import DesktopChannel, Notice
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.safety import codes
@@ -151,6 +154,44 @@ async def test_a_challenge_expires_and_counts_as_failed(here: AgentsHere) -> Non
     records = [one for one in await here.audited("agents/verify") if one["who"] == agent.client]
     assert [(one["outcome"], one["reason"], one["approval"]) for one in records] == [("failed", "TOKEN_EXPIRED", id)]
     assert here.node.calls.safety.attempts.count(here.loop.blocks.of_principal(agent.client)[0].agent.stored) == 1
+
+
+@pytest.mark.req("AQL-8.8.2-8")
+async def test_a_challenge_that_ended_and_was_forgotten_unblocks_nobody(
+    here: AgentsHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, id = await blocked(here, "client:v3f")
+    code = here.shown(id)
+    here.clock.ahead += 301
+    monkeypatch.setattr(index, "ENDED_MAX", 0)  # as when very many ended since
+    await here.inbox.sweep()
+    assert here.inbox.get(id) is None
+    assert (await failed(agent.verify(id, code))).code == "TOKEN_ALREADY_USED"
+    (block,) = here.loop.blocks.of_principal(agent.client)
+    assert here.node.calls.safety.attempts.count(block.agent.stored) == 1
+
+
+@pytest.mark.req("AQL-8.8.2-5")
+async def test_a_code_is_compared_in_constant_time_however_a_person_writes_it(
+    here: AgentsHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, id = await blocked(here, "client:v3t")
+    compared: list[tuple[str, str]] = []
+    compare = hmac.compare_digest
+
+    def note(one: str, other: str) -> bool:
+        compared.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr(codes.hmac, "compare_digest", note)
+    evaluated = here.loop.evaluations
+    code = here.shown(id)
+    assert "-" in code
+    assert (await agent.verify(id, f" {code[:3].lower()}-{code[3:]}\t"))["verified"] is True
+    ((given, kept),) = compared
+    assert given == kept and len(given) == 64 and codes.plain_code(code) not in given  # hashes, all of one length
+    await agent.directive(LOOK)
+    assert here.loop.evaluations == evaluated + 1
 
 
 @pytest.mark.req("AQL-8.8.3-6", "AQL-8.7.3-6", "AQL-8.8.1-3", "AQL-8.8.2-4", "AQL-8.6.4-3", "AQL-8.8.3-4")
@@ -358,11 +399,22 @@ async def test_codes_are_unpredictable(here: AgentsHere) -> None:
     )
     assert len(codes.ALPHABET) ** codes.CODE_CHARS >= 2**128
     _, id = await blocked(here, "client:entropy")
-    assert id[14] == "4" and id[19] in "89ab"
+    assert (UUID(id).version, UUID(id).variant, str(UUID(id))) == (4, RFC_4122, id)
     random.seed(7)
     first = codes.new_code()
     random.seed(7)
     assert codes.new_code() != first
+
+
+@pytest.mark.req("AQL-8.8.2-2")
+async def test_the_id_of_a_challenge_does_not_depend_on_its_code(
+    here: AgentsHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = codes.new_code()
+    monkeypatch.setattr(codes, "new_code", lambda: same)
+    ids = [(await blocked(here, f"client:same-{number}"))[1] for number in range(2)]
+    assert {here.shown(id) for id in ids} == {codes.grouped(same)}
+    assert len(set(ids)) == 2 and all(UUID(id).version == 4 for id in ids)
 
 
 @pytest.mark.req("AQL-8.8-1")

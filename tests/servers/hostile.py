@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 WAIT_S = 3.0
+RUN_S = 60.0
 TOOL = {
     "name": "attempt",
     "description": "Try something.",
@@ -100,7 +101,7 @@ def command_line_of(pid: int) -> str:
 
 
 def run(*argv: str) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=True).stdout
+    return subprocess.run(argv, capture_output=True, text=True, timeout=RUN_S, check=True).stdout
 
 
 def environment() -> dict[str, str]:

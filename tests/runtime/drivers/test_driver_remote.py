@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -143,6 +144,106 @@ async def test_a_server_that_cannot_be_reached_is_not_tried_with_the_other_trans
     assert provider.state is DriverState.UNAVAILABLE
     assert {line.split()[0] for line in asked_for} == {b"POST"}
     listener.close()
+
+
+class EventStreamServer:
+    """HTTP+SSE of 2024-11-05, which answers its calls when `together` have come, the last one first."""
+
+    def __init__(self, together: int, announced: str = "/post/here?session=7") -> None:
+        self._together, self.announced = together, announced
+        self.heads: list[str] = []  # the first line of every request
+        self._writers: list[asyncio.StreamWriter] = []
+        self._streams: list[asyncio.StreamWriter] = []
+        self._calls: list[dict[str, Any]] = []
+        self.url = ""
+
+    async def __aenter__(self) -> "EventStreamServer":
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}/events"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+        for writer in self._writers:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                self.heads.append(head.splitlines()[0])
+                if head.startswith("GET"):
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+                    writer.write(f"event: endpoint\ndata: {self.announced}\n\n".encode())
+                    self._streams.append(writer)
+                    return
+                length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
+                assert length is not None
+                message = json.loads(await reader.readexactly(int(length[1])))
+                if not self._streams or " /events " in head.splitlines()[0]:
+                    writer.write(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n")
+                    continue
+                self._take(message)
+                writer.write(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message.get("method"):
+            case "initialize":
+                greeting = {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": {}}
+                self._answer(message, greeting | {"serverInfo": {"name": "events", "version": "1"}})
+            case "tools/list":
+                self._answer(message, {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]})
+            case "tools/call":
+                self._calls.append(message)
+                if len(self._calls) == self._together:
+                    for call in reversed(self._calls):
+                        self._answer(call, {"content": [], "structuredContent": call["params"]["arguments"]})
+
+    def _answer(self, request: dict[str, Any], result: dict[str, Any]) -> None:
+        said = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result})
+        self._streams[-1].write(f"event: message\ndata: {said}\n\n".encode())
+
+
+@pytest.mark.req("AIP-transport-7")
+async def test_twenty_calls_at_once_share_one_event_stream_and_are_answered_by_id(stage: Stage) -> None:
+    async with EventStreamServer(together=20) as server:
+        provider = await settled(remote(stage, server.url, "sse"))
+        assert provider.state is DriverState.READY, provider.reason
+        lease = await lent(provider)
+        answers = await asyncio.gather(*(asked(lease, n=number) for number in range(20)))
+        lease.release()
+        assert [answer["n"] for answer in answers] == list(range(20))
+        assert [head for head in server.heads if head.startswith("GET")] == ["GET /events HTTP/1.1"]
+        posts = {head for head in server.heads if head.startswith("POST")}
+        assert posts == {"POST /post/here?session=7 HTTP/1.1"}
+        await provider.stop()
+
+
+@pytest.mark.req("AIP-transport-7")
+@pytest.mark.parametrize(
+    ("announced", "reason"),
+    [
+        ("http://{other}/post", "on another host"),
+        ("//{other}/post", "on another host"),
+        ("https://{own}/post", "on another host"),
+        ("http://[", "no address"),
+    ],
+)
+async def test_an_endpoint_of_another_origin_is_refused_and_hears_nothing(
+    stage: Stage, announced: str, reason: str
+) -> None:
+    async with EventStreamServer(together=1) as other, EventStreamServer(together=1) as server:
+        own, elsewhere = urlsplit(server.url).netloc, urlsplit(other.url).netloc
+        server.announced = announced.format(own=own, other=elsewhere)
+        provider = await settled(remote(stage, server.url, "sse"))
+        assert provider.state is DriverState.UNAVAILABLE
+        assert provider.reason == f"its SSE endpoint is {reason}"
+        assert other.heads == []
+        # As always, the other transport was tried at the URL that the driver names (AIP-transport-10).
+        assert set(server.heads) <= {"GET /events HTTP/1.1", "POST /events HTTP/1.1"}
 
 
 async def test_a_query_with_a_secret_is_part_of_the_url_on_the_wire_alone(stage: Stage) -> None:

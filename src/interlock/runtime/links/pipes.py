@@ -492,8 +492,13 @@ class SsePipe:
             self._owner.on_oversized(event.oversized, None)
 
     def _endpoint(self, said: str) -> None:
-        parts = urlsplit(urljoin(self._url, said))
-        if (parts.scheme, parts.netloc) != self._origin:  # a credential must not follow a server elsewhere
+        try:
+            parts = urlsplit(urljoin(self._url, said))
+        except ValueError:
+            self._on_lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is no address"))
+            return
+        # AIP-transport-7: a credential must not follow a server elsewhere
+        if (parts.scheme, parts.netloc) != self._origin:
             self._on_lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is on another host"))
             return
         self._post_target = parts.path.encode() + (b"?" + parts.query.encode() if parts.query else b"")
