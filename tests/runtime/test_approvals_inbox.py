@@ -13,6 +13,7 @@ from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals import index
 from interlock.runtime.approvals.expiry import Expiry
+from interlock.runtime.base.replicas import Replicas
 from interlock.store.ports import Unavailable
 
 
@@ -304,7 +305,7 @@ async def test_the_sweeper_writes_expiries_down_by_itself(tmp_path: Path) -> Non
     clock = Hands()
     async with desk_at(tmp_path, clock) as desk:
         listener = desk.inbox.listen()
-        expiry = Expiry(desk.inbox)
+        expiry = Expiry(desk.inbox, Replicas(desk.store, desk.clock))
         await expiry.open()
         await desk.raised()
         clock.pass_(300)

@@ -1,8 +1,9 @@
 """What the node asks of a store, shaped so that SQLite and NATS JetStream can both serve it.
 
-Four ports: key-value with revision and expiry, append-only streams, publish/subscribe, leases; replication where several
-nodes share the store; and beside them the audit log. Every call is async and returns only when what it promised is durable; a call that was cancelled may have
-happened. `now` is wall-clock seconds and is passed in: a store has no clock.
+Four ports: key-value with revision and expiry, append-only streams, publish/subscribe, leases; replication, where
+several nodes share the store; and beside them the audit log. Every call is async and returns only when what it promised
+is durable; a call that was cancelled may have happened. `now` is wall-clock seconds and is passed in: a store has no
+clock.
 
     StoreError
       Conflict          another writer was first: read again, then decide
@@ -157,14 +158,15 @@ class Replication(Protocol):
         """Whether the store answered a moment ago."""
 
     def watch(self, bucket: str) -> Following[Change]:
-        """Every write and delete in a bucket after the call, those of this replica included, in order of revision.
+        """Every write and delete of others in a bucket after the call, in order of revision.
 
-        Of a key that was written several times while the store was away, only the last may come. An entry that
-        expires need not be told.
+        Left out are this store's own writes and what is older than its own last write to the same key. Of a key that
+        was written several times while the store was away, only the last may come. An entry that expires need not be
+        told.
         """
 
     def follow(self, stream: str, after: int) -> Following[Record]:
-        """Every record of a stream after that sequence, whoever appends it, once and in order."""
+        """Every record of a stream after that sequence, by any node, once and in order."""
 
     async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
         """Append those, in order, whose id was not appended by anyone within the last two minutes.

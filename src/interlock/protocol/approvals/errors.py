@@ -66,6 +66,15 @@ def settled_refusal(status: Status) -> Fault:
     return refusal(code, why, reason=reason)
 
 
+OF_ANOTHER_REPLICA: Final = Fault(
+    UNAVAILABLE,
+    "unavailable",
+    {
+        "reason": "other_replica",
+        "detail": "it is about what another replica of this node holds: its drivers, its configuration, or an agent "
+        "that works there; decide it at that replica",
+    },
+)
 UNAVAILABLE_NOW: Final = Fault(
     UNAVAILABLE, "unavailable", {"reason": "store", "detail": "the node's store cannot be written; nothing was done"}
 )

@@ -16,7 +16,7 @@ from interlock.operator_api.access import IssuedToken, Token, Tokens
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.calls.caller import Principal, principal_for
 from interlock.runtime.trust.registrant import registrant_scope
-from interlock.store.ports import StoreError
+from interlock.store.ports import Change, StoreError
 from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenRoom, TokenTable, maybe_audience, token_hash
 
 DAY_S = 86_400
@@ -82,6 +82,19 @@ class TokenRegistry:
 
     async def open(self) -> None:
         self._records = await self._table.by_hash(self._clock.wall())
+
+    def take_change(self, change: Change) -> bool:
+        """What another replica issued, revoked or forgot; whether a token counts no more."""
+        before = self._records.get(change.key)
+        if change.entry is None:
+            self._records.pop(change.key, None)
+        else:
+            self._records[change.key] = TokenRecord.decode(change.entry.value)
+        after, now = self._records.get(change.key), self._clock.wall()
+        has_ended = before is not None and before.opens(now) and (after is None or not after.opens(now))
+        if has_ended:
+            self._known.clear()
+        return has_ended
 
     async def close(self) -> None:
         try:

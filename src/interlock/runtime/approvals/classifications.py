@@ -9,7 +9,7 @@ import msgspec
 
 from interlock.config.plan import ToolClass
 from interlock.runtime.base.clock import Clock
-from interlock.store.ports import Damaged, KeyValue
+from interlock.store.ports import Change, Damaged, KeyValue
 
 BUCKET: Final = "rulings"
 
@@ -62,6 +62,14 @@ class Rulings:
         key = f"{ruling.tool}/{ruling.digest}"
         await self._kv.put(BUCKET, key, msgspec.json.encode(ruling), self._clock.wall())
         self._take(ruling)
+
+    def take_change(self, change: Change) -> Ruling | None:
+        """What an operator said at another replica. A ruling is replaced, and never removed."""
+        if change.entry is None:
+            return None
+        ruling = msgspec.json.decode(change.entry.value, type=Ruling)
+        self._take(ruling)
+        return ruling
 
     def _take(self, ruling: Ruling) -> None:
         self._by_digest[ruling.tool, ruling.digest] = ruling

@@ -26,7 +26,7 @@ from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.trust.anchors import Anchors
-from interlock.store.ports import KeyValue, StoreError
+from interlock.store.ports import Change, KeyValue, StoreError
 
 log = logging.getLogger("interlock.approvals")
 
@@ -91,12 +91,24 @@ class Enrolments:
     async def close(self) -> None:
         """Holds nothing open."""
 
+    def take_change(self, change: Change) -> None:
+        """Whom another replica enrolled."""
+        if change.entry is not None:
+            one = msgspec.json.decode(change.entry.value, type=EnrolledApprover)
+            self._enrolled[one.identity] = one
+            self._believe()
+
     async def replan(self) -> None:
         """The configuration names other anchors now."""
         self._believe()
         await self._inbox.void_where(
             "the configuration no longer names it",
-            lambda one: one.kind is Kind.ENROLMENT and CONFIGURED in one.factors and not self._is_named(one),
+            lambda one: (
+                one.kind is Kind.ENROLMENT
+                and CONFIGURED in one.factors
+                and not self._is_named(one)
+                and not self._inbox.is_elsewhere(one.id)
+            ),
         )
         await self.ask()
 

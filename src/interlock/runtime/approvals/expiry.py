@@ -3,17 +3,25 @@
 import asyncio
 
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.background import BackgroundTasks
+from interlock.runtime.base.replicas import LEASE_S, Replicas
 
 
 class Expiry:
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, replicas: Replicas) -> None:
         self._inbox = inbox
-        self._task: asyncio.Task[None] | None = None
+        self._replicas = replicas
+        self._work = BackgroundTasks()
 
     async def open(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._inbox.sweep_forever(), name="approvals")
+        self._work.begin(self._inbox.sweep_forever(), "approvals")
+        if not self._replicas.is_alone:
+            self._work.begin(self._end_lost_forever(), "approvals of lost replicas")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._work.close()
+
+    async def _end_lost_forever(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_S)
+            await self._inbox.end_lost()

@@ -11,20 +11,25 @@ Listener = LocalSubscription[Approval]  # of approvals as they now stand; ends w
 
 class ApprovalFeed:
     def __init__(self) -> None:
-        self._listeners: set[Listener] = set()
+        self._listeners: dict[Listener, bool] = {}  # and whether it hears own changes alone
         self._closed = False
 
-    def listen(self) -> Listener:
-        listener = Listener(self._listeners.discard)
+    def listen(self, *, only_own: bool = False) -> Listener:
+        """`only_own`: of changes that this replica made, so that only one of several acts on each."""
+        listener = Listener(self._forget)
         if self._closed:
             listener.close()
         else:
-            self._listeners.add(listener)
+            self._listeners[listener] = only_own
         return listener
 
-    def tell(self, approval: Approval) -> None:
-        for listener in self._listeners:
-            listener.deliver(approval)
+    def _forget(self, listener: Listener) -> None:
+        self._listeners.pop(listener, None)
+
+    def tell(self, approval: Approval, *, is_own: bool = True) -> None:
+        for listener, only_own in self._listeners.items():
+            if is_own or not only_own:
+                listener.deliver(approval)
 
     def close(self) -> None:
         self._closed = True

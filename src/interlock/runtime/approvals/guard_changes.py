@@ -55,7 +55,8 @@ class GuardChanges:
         else:
             self._signed = msgspec.json.decode(entry.value, type=GuardLines)
         for approval in self._inbox.listed((Status.APPROVED,), Kind.CONFIGURATION):
-            await self.settle(approval)
+            if not self._inbox.is_elsewhere(approval.id):
+                await self.settle(approval)
         await self._look()
 
     async def close(self) -> None:
@@ -102,7 +103,9 @@ class GuardChanges:
         digest = enrolment_digest(self._params()) or ""
         await self._inbox.void_where(
             "the configuration is another by now",
-            lambda one: one.kind is Kind.CONFIGURATION and one.digest != digest,
+            lambda one: (
+                one.kind is Kind.CONFIGURATION and one.digest != digest and not self._inbox.is_elsewhere(one.id)
+            ),
         )
         if not loosened:
             return

@@ -20,17 +20,18 @@ from msgspec.structs import replace
 
 from interlock.config.plan import ApprovalsPlan
 from interlock.protocol.approvals.approval import Approval, Decision, Kind, Source, What
-from interlock.protocol.approvals.errors import UNAVAILABLE_NOW, UNKNOWN, refusal_of
+from interlock.protocol.approvals.errors import OF_ANOTHER_REPLICA, UNAVAILABLE_NOW, UNKNOWN, refusal_of
 from interlock.protocol.approvals.state import LIVE, Move, Status, maybe_after
 from interlock.protocol.ax.budget import Over, budget_exceeded
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.audit import ApprovalAudit
 from interlock.runtime.approvals.feed import ApprovalFeed, Listener
 from interlock.runtime.approvals.index import DEFINITIONS, Index, Key, definition_key, key_of
-from interlock.runtime.approvals.storage import ApprovalStore
+from interlock.runtime.approvals.storage import ApprovalStore, maybe_read
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
-from interlock.store.ports import Conflict, StoreError
+from interlock.runtime.base.replicas import Replicas
+from interlock.store.ports import Change, Conflict, StoreError
 
 log = logging.getLogger("interlock.approvals")
 
@@ -42,6 +43,7 @@ HELD_BYTES_IN_ALL_MAX: Final = 256 * 1024 * 1024  # of all principals: an issuer
 LIVE_MAX: Final = 50_000  # of all principals and kinds together
 
 _WITHOUT_EXPIRY: Final = frozenset((Kind.DEFINITION, Kind.REQUEST, Kind.ENROLMENT, Kind.CONFIGURATION))
+_OF_ONE_REPLICA: Final = frozenset((Kind.START, Kind.STEP, Kind.VERIFY, Kind.CONFIGURATION))
 _LOST: Final = "the node stopped before the end was known"
 _UNSENT: Final = "the caller left before anything was sent"
 
@@ -57,9 +59,18 @@ def rules_of(plan: ApprovalsPlan) -> Rules:
 
 
 class Inbox:
-    def __init__(self, store: ApprovalStore, record: ApprovalAudit, clock: Clock, rules: Rules) -> None:
+    def __init__(
+        self,
+        store: ApprovalStore,
+        record: ApprovalAudit,
+        clock: Clock,
+        rules: Rules,
+        replicas: Replicas | None = None,
+    ) -> None:
+        """`replicas`: those that share the store, where there may be several."""
         self.rules = rules
         self._store = store
+        self._replicas = replicas
         self._audit = record
         self._clock = clock
         self._feed = ApprovalFeed()
@@ -73,8 +84,33 @@ class Inbox:
         """Loads the stored approvals and ends those that were left behind. Raises StoreError."""
         for entry in sorted(await self._store.all(), key=lambda one: one.approval.created_at):
             self._index.keep(entry)  # the newest last: it is the one that stands for its digest
+        await self.end_lost()
+
+    async def end_lost(self) -> None:
+        """What a replica that is no more had used, and will not finish."""
         for approval in self.listed((Status.USED,)):
-            await self.finish(approval.id, Move.LOSE, _LOST)
+            entry = self._index.maybe_filed(approval.id)
+            if entry is not None and not self._is_finished_by(entry.replica):
+                await self.finish(approval.id, Move.LOSE, _LOST)
+
+    def _is_finished_by(self, replica: str | None) -> bool:
+        return self._replicas is not None and replica is not None and self._replicas.is_alive(replica)
+
+    def is_elsewhere(self, id: str) -> bool:
+        """Whether another replica, which lives, raised it or moved it last."""
+        entry = self._index.maybe_filed(id)
+        is_own = entry is None or self._replicas is None or entry.replica == self._replicas.own_id
+        return not is_own and entry is not None and self._is_finished_by(entry.replica)
+
+    def take_change(self, change: Change) -> None:
+        """What another replica raised or moved."""
+        if change.entry is None:
+            self._index.forget(change.key)
+            return
+        entry, known = maybe_read(change.entry), self._index.maybe_filed(change.key)
+        if entry is not None and (known is None or known.revision < entry.revision):
+            self._index.keep(entry)
+            self._feed.tell(entry.approval, is_own=False)
 
     def replan(self, rules: Rules) -> None:
         """Takes rules for what is raised from now on; what waits keeps its time."""
@@ -122,9 +158,9 @@ class Inbox:
         """As `find`, for any caller: a definition is asked for once."""
         return self._index.find(definition_key(tool, digest))
 
-    def listen(self) -> Listener:
-        """A listener for every change from now on; close it when done."""
-        return self._feed.listen()
+    def listen(self, *, only_own: bool = False) -> Listener:
+        """A listener for every change from now on; close it when done. `only_own`: not of other replicas."""
+        return self._feed.listen(only_own=only_own)
 
     def remind(self, id: str) -> None:
         """Tells every listener once more of one that still waits."""
@@ -259,6 +295,8 @@ class Inbox:
         move = Move.APPROVE if decision.what is What.APPROVED else Move.DENY
         if maybe_after(approval.status, move) is None:
             return refusal_of(approval)
+        if is_of_one_replica(approval) and self.is_elsewhere(id):
+            return OF_ANOTHER_REPLICA
         changes: dict[str, Any] = {"decision": decision}
         if move is Move.APPROVE and approval.expires_at is not None:
             redeem_by = self._clock.wall() + self.rules.redeem_s
@@ -332,6 +370,11 @@ class Inbox:
         if size > HELD_BYTES_IN_ALL_MAX:
             return _too_many("max_pending_bytes_in_all", HELD_BYTES_IN_ALL_MAX, size, None)
         return None
+
+
+def is_of_one_replica(approval: Approval) -> bool:
+    """Whether it is about what only the replica that raised it holds."""
+    return approval.kind in _OF_ONE_REPLICA or approval.source is Source.DRIVERS
 
 
 def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Fault:

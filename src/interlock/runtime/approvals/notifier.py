@@ -64,7 +64,7 @@ class Notifier:
             return
         loop = asyncio.get_running_loop()
         self._lines = {name: asyncio.Queue(WAITING_MAX) for name in self._channels}
-        self._tasks = [loop.create_task(self._hear(self._inbox.listen()), name="notices")]
+        self._tasks = [loop.create_task(self._hear(self._inbox.listen(only_own=True)), name="notices")]
         self._tasks += [loop.create_task(self._tell(name), name=f"notices {name}") for name in self._channels]
 
     async def replan(self, channels: Mapping[str, Channel]) -> None:

@@ -24,7 +24,7 @@ from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.trust.approval_proofs import ANCHOR_GONE, ProofVerifier
-from interlock.store.ports import Conflict, KeyValue, StoreError
+from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
 
 log = logging.getLogger("interlock.approvals")
 
@@ -280,7 +280,15 @@ class StandingGrants:
         return await self._kv.update(BUCKET, stored.grant.id, encoded, revision, now, ttl_s=ttl_s)
 
     async def _read_again(self, id: str) -> None:
-        entry = await self._kv.get(BUCKET, id, self._clock.wall())
+        self._take(id, await self._kv.get(BUCKET, id, self._clock.wall()))
+
+    def take_change(self, change: Change) -> None:
+        """What another replica signed, used or ended."""
+        known = self._entries.get(change.key)
+        if known is None or change.entry is None or known.revision < change.entry.revision:
+            self._take(change.key, change.entry)
+
+    def _take(self, id: str, entry: Entry | None) -> None:
         stored = None if entry is None else _maybe_read(id, entry.value)
         if entry is None or stored is None:
             gone = self._entries.pop(id, None)

@@ -30,7 +30,7 @@ from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.catalog.definition import DefinitionSnapshot, DefinitionState
-from interlock.store.ports import Entry, KeyValue, StoreError
+from interlock.store.ports import Change, Entry, KeyValue, StoreError
 
 log = logging.getLogger("interlock.approvals")
 
@@ -111,6 +111,22 @@ class Definitions:
         while self._workers:
             await asyncio.wait(list(self._workers.values()))
         self._hurry.clear()
+
+    async def take_ruling(self, change: Change) -> None:
+        ruling = self.rulings.take_change(change)
+        for segment, tools in list(self._known.items()):
+            if ruling is not None and ruling.tool in tools:
+                await self.publish(segment)
+
+    async def take_change(self, change: Change) -> None:
+        """What another replica accepted of a segment's tools."""
+        if change.entry is None:
+            return
+        read = await asyncio.to_thread(_read, change.entry)
+        known = {tool: _with_claims(one) for tool, one in read.items()}
+        if known != self._known.get(change.key):
+            self._known[change.key] = known
+            await self.publish(change.key)
 
     # While a list is prepared
 

@@ -6,7 +6,7 @@ import msgspec
 
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.names.surface_check import Pin
-from interlock.store.ports import Damaged, KeyValue
+from interlock.store.ports import Change, Damaged, KeyValue
 
 BUCKET: Final = "surface_pins"
 
@@ -29,6 +29,14 @@ class SurfacePins:
 
     async def close(self) -> None:
         """All of it is on disk."""
+
+    def take_change(self, change: Change) -> None:
+        """What another replica pinned or released."""
+        if change.entry is None:
+            self._pins.pop(change.key, None)
+        else:
+            pin = msgspec.json.decode(change.entry.value, type=Pin)
+            self._pins[pin.tool] = pin
 
     def get(self, tool: str) -> Pin | None:
         return self._pins.get(tool)

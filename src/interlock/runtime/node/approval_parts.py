@@ -51,11 +51,13 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
     anchors = Anchors(plan.anchors, clock)
     passkeys = PasskeyService(anchors, recorder, clock, lambda: addresses.operator)
     judge = ProofVerifier(kv, clock, anchors, passkeys.maybe_party)
-    inbox = Inbox(ApprovalStore(kv, clock), ApprovalAudit(recorder), clock, rules_of(plan.approvals))
+    replicas = stores.replicas
+    own_id = None if replicas.is_alone else replicas.own_id
+    inbox = Inbox(ApprovalStore(kv, clock, own_id), ApprovalAudit(recorder), clock, rules_of(plan.approvals), replicas)
     grants = StandingGrants(kv, clock, judge, recorder, aggregator_id=stores.identity.aggregator_id)
     ruled = AsyncFeed[str]()
     codes = Codes(kv, clock)
-    guard_changes = GuardChanges(plan, kv, inbox, anchors, recorder, clock)
+    guard_changes = GuardChanges(plan, stores.local.kv, inbox, anchors, recorder, clock)
 
     def maybe_sent_code(id: str) -> str | None:
         return codes.maybe_shown(id) if guard_changes.may_send_codes else None
@@ -76,7 +78,7 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
         revocation=KeyRevocation(inbox, grants, judge, recorder, clock),
         ruled=ruled,
         definitions=definitions,
-        expiry=Expiry(inbox),
+        expiry=Expiry(inbox, replicas),
         notifier=Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=maybe_sent_code),
         codes=codes,
         names=names,

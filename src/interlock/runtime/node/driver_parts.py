@@ -49,7 +49,7 @@ def make_driver_parts(
         return open_registry(
             plan,
             current=stores.current,
-            kv=stores.store.kv,
+            kv=stores.local.kv,
             clock=stores.clock,
             recorder=stores.recorder,
             contracts=contracts,

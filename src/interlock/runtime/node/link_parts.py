@@ -61,7 +61,7 @@ def make_link_parts(
     addresses = stores.addresses
     credentials = CredentialService(plan.data, clock, plan.node.name, addresses)
     reaper = OrphanReaper()
-    eras, asking = EraMemory(kv, clock), AskingMemory(kv, clock)
+    eras, asking = EraMemory(stores.local.kv, clock), AskingMemory(stores.local.kv, clock)
     connector_parts = ConnectorParts(
         packages=plan.data / "packages",
         may_build_sources=lambda: stores.current.plan.drivers.allow_unverified_install,

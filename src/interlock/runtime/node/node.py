@@ -32,6 +32,7 @@ from interlock.runtime.node.operation_parts import make_operations
 from interlock.runtime.node.readiness import Readiness
 from interlock.runtime.node.reload import Read, Reload
 from interlock.runtime.node.reload_parts import ReloadSteps
+from interlock.runtime.node.replica_parts import follow_replicas
 from interlock.runtime.node.room_parts import make_room_parts
 from interlock.runtime.node.shutdown import Shutdown
 from interlock.runtime.node.sockets import Sockets
@@ -61,6 +62,7 @@ class Node:
         parts = (self.stores, self.approvals, self.calls, self.links, self.fronts, self.drivers)
         names = self.approvals.names.state
         self.rejudgement = Rejudgement(names, names.changed, lambda: self.calls.catalog.namespace, self.approvals.ruled)
+        follow_replicas(self.stores, self.approvals, self.calls, self.fronts, self.rooms)
         self.readiness = Readiness(self.calls.keepers, self.stores.clock)
         self._reload = (
             Reload(read, files, plan, ReloadSteps(*parts, self.rooms).by_key(), self.stores.clock)
@@ -88,7 +90,9 @@ class Node:
         ordered: tuple[Part | None, ...] = (
             approvals.anchors,
             stores.store,
+            stores.local if stores.local is not stores.store else None,
             stores.shared,
+            stores.replicas,
             approvals.judge,
             stores.audit,
             stores.recorder,
@@ -121,6 +125,7 @@ class Node:
             self._sockets,
             fronts.bearers,
             self.rooms.rooms,
+            stores.changes,  # the parts above have read what they keep
             self.rooms.links,
             self.rooms.node,
             self.rooms.tools,

@@ -44,7 +44,7 @@ def make_safety_parts(
         plan.safety,
         clock,
         blocks=Blocks(kv, clock),
-        executions=Executions(kv, clock, KEEP_S),
+        executions=Executions(stores.local.kv, clock, KEEP_S),
         challenges=challenges,
         names=CallableNames(namespace, operation, lifted),
         audit=SafetyAudit(stores.recorder, clock),

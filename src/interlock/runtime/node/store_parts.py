@@ -10,8 +10,9 @@ from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.node_identity import Identity, own_identity
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.refusal_log import Refusals
+from interlock.runtime.base.replicas import Changes, Replicas
+from interlock.runtime.base.retention import Retention
 from interlock.runtime.base.store_backends import build_audit, build_store
-from interlock.runtime.node.retention import Retention
 from interlock.store.ports import AuditLog, Store
 from interlock.store.tokens import TokenTable
 
@@ -21,7 +22,10 @@ class StoreParts(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Addresses
     clock: Clock
     identity: Identity
-    store: Store
+    store: Store  # what replicas of this node share, where there are several
+    local: Store  # what is about this machine: the same store, unless others use that too
+    replicas: Replicas
+    changes: Changes
     shared: Store | None  # where several aggregators settle who has which subserver
     audit: AuditLog
     recorder: Recorder
@@ -32,6 +36,8 @@ class StoreParts(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
     store = build_store(plan.store.backend, plan.data)
+    local = store if store.replication is None else build_store("sqlite", plan.data)
+    replicas = Replicas(store, clock)
     audit = build_audit(plan.store.backend, plan.data)
     recorder = Recorder(audit)
     return StoreParts(
@@ -40,6 +46,9 @@ def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
         clock=clock,
         identity=own_identity(plan.data),
         store=store,
+        local=local,
+        replicas=replicas,
+        changes=Changes(replicas),
         shared=build_store(plan.store.backend, plan.store.shared) if plan.store.shared is not None else None,
         audit=audit,
         recorder=recorder,

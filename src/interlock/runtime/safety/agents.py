@@ -13,7 +13,7 @@ from interlock.config.plan import AgentPlan, SafetyPlan
 from interlock.protocol.aql.safety.hint import normalise
 from interlock.protocol.aql.safety.policy import CompiledPolicy, Policy
 from interlock.runtime.base.clock import Clock
-from interlock.store.ports import Damaged, KeyValue
+from interlock.store.ports import Change, Damaged, KeyValue
 
 BUCKET: Final = "agent-blocks"
 NAME_CHARS_MAX: Final = 100
@@ -101,6 +101,15 @@ class Blocks:
                     f"the block of an agent ({entry.key[:12]}) cannot be read; put a backup of the store in its place"
                 ) from None
             self._by_agent[block.agent] = block  # AQL-8.8.3-3
+
+    def take_change(self, change: Change) -> None:
+        """What another replica blocked or lifted."""
+        if change.entry is not None:
+            block = msgspec.json.decode(change.entry.value, type=Block)
+            self._by_agent[block.agent] = block
+            return
+        for agent in [one for one in self._by_agent if one.stored == change.key]:
+            del self._by_agent[agent]
 
     def maybe(self, agent: AgentKey) -> Block | None:
         return self._by_agent.get(agent)

@@ -51,7 +51,7 @@ class Challenges:
 
         def is_left_over(approval: Approval) -> bool:
             is_ours = approval.source is Source.AQL and approval.kind in (Kind.START, Kind.STEP, Kind.VERIFY)
-            return is_ours and approval.id not in kept
+            return is_ours and approval.id not in kept and not self.inbox.is_elsewhere(approval.id)
 
         await self.inbox.void_where("the node was started since", is_left_over)
 

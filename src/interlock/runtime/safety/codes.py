@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from interlock.runtime.base.clock import Clock
-from interlock.store.ports import Conflict, Damaged, KeyValue
+from interlock.store.ports import Change, Conflict, Damaged, KeyValue
 
 CHALLENGES: Final = "verify-challenges"
 ATTEMPTS: Final = "verify-attempts"
@@ -90,6 +90,11 @@ class Codes:
                 continue  # nobody can verify it any more; the block it was for stands
             self._challenges[challenge.id] = challenge
 
+    def take_change(self, change: Change) -> None:
+        """A code that another replica made: it is verified here too, and shown there."""
+        if change.entry is not None:
+            self._challenges[change.key] = msgspec.json.decode(change.entry.value, type=StoredChallenge)
+
     async def make_code(self, id: str, principal: str, name: str, expires_at: float) -> str:
         code = new_code()
         challenge = StoredChallenge(
@@ -163,6 +168,11 @@ class Attempts:
             except msgspec.DecodeError:
                 now = self._clock.wall()
                 self._windows[entry.key] = Window(shut_until=now + WINDOW_S)
+
+    def take_change(self, change: Change) -> None:
+        """Attempts at another replica count here too."""
+        if change.entry is not None:
+            self._windows[change.key] = msgspec.json.decode(change.entry.value, type=Window)
 
     def replan(self, *, is_progressive: bool) -> None:
         self._is_progressive = is_progressive

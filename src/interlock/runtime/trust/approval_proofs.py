@@ -32,7 +32,7 @@ from interlock.protocol.webauthn.ceremonies import Assertion, is_assertion
 from interlock.protocol.webauthn.party import Party
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.trust.anchors import Anchors
-from interlock.store.ports import Conflict, KeyValue, StoreError
+from interlock.store.ports import Change, Conflict, KeyValue, StoreError
 
 log = logging.getLogger("interlock.approvals")
 
@@ -130,6 +130,10 @@ class ProofVerifier:
 
     async def close(self) -> None:
         """Holds nothing open."""
+
+    def take_change(self, change: Change) -> None:
+        """Whose key was revoked at another replica; none is ever taken back."""
+        self._revoked |= {change.key}
 
     async def revoke(self, name: str) -> tuple[str, ...]:
         """The keys of an anchor, or the key with this thumbprint; gives the thumbprints. Raises StoreError."""

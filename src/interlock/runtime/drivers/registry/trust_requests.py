@@ -46,12 +46,15 @@ class TrustRequests:
 
         def settled(approval: Approval) -> bool:
             is_ours = approval.source is Source.DRIVERS and approval.status is Status.PENDING
-            return is_ours and (approval.tool, approval.digest) not in open_
+            is_open = (approval.tool, approval.digest) in open_
+            return is_ours and not is_open and not self._inbox.is_elsewhere(approval.id)
 
         try:
             await self._inbox.void_where("superseded: the driver is another by now, or trusted, or gone", settled)
             for approval in self._inbox.listed((Status.APPROVED,), Kind.DEFINITION):
-                if approval.source is Source.DRIVERS:  # the node stopped before it was taken up
+                if approval.source is Source.DRIVERS and not self._inbox.is_elsewhere(
+                    approval.id
+                ):  # the node stopped before it was taken up
                     await self.settle(approval)
             waiting = sum(one.source is Source.DRIVERS for one in self._inbox.waiting(Kind.DEFINITION))
             for (tool, digest), one in open_.items():

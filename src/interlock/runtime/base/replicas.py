@@ -1,0 +1,114 @@
+"""The replicas of a node that share one store: which of them live, and what they write.
+
+Theory of operation. A part keeps in memory what it has read from the store. Where other replicas write there too, the
+part names its bucket here, and is told of each change of theirs. `Replicas` is opened before the parts that read, and
+`Changes` after them: what was heard meanwhile is told then, so that nothing falls between. A replica is alive while it
+renews its lease. Where no other node uses the store there is one replica, nothing is heard, and nothing is renewed.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from interlock.runtime.base.background import BackgroundTasks
+from interlock.runtime.base.clock import Clock
+from interlock.store.ports import Change, Following, Store, StoreError
+
+log = logging.getLogger("interlock.store")
+
+BUCKET: Final = "replicas"  # id -> nothing, with a time to live
+LEASE_S: Final = 15.0  # how long a replica that died counts as alive
+RENEW_S: Final = 5.0  # three in a lease: one lost message ends nothing
+
+Take = Callable[[Change], Awaitable[None] | None]
+
+
+class Replicas:
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.own_id = str(uuid.uuid4())  # of this process: one that is started again is another
+        self.replication = store.replication
+        self._kv = store.kv
+        self._clock = clock
+        self._takes: dict[str, list[Take]] = {}
+        self._alive: dict[str, float] = {}  # until when
+        self._watches: dict[str, Following[Change]] = {}
+        self._work = BackgroundTasks()
+        self.on_change(BUCKET, self._take_lease)
+
+    @property
+    def is_alone(self) -> bool:
+        return self.replication is None
+
+    def on_change(self, bucket: str, take: Take) -> None:
+        """`take` is called with every change that another replica makes in the bucket; before `open`."""
+        self._takes.setdefault(bucket, []).append(take)
+
+    def is_alive(self, replica: str) -> bool:
+        return replica == self.own_id or self._alive.get(replica, 0.0) > self._clock.wall()
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        if self.replication is None:
+            return
+        self._watches = {bucket: self.replication.watch(bucket) for bucket in self._takes}
+        await self._renew()
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+            self._take_lease(Change(entry.key, entry))
+        self._work.begin(self._renew_forever(), "replicas: lease")
+
+    async def close(self) -> None:
+        await self._work.close()
+        if self.replication is not None:
+            try:
+                await self._kv.delete(BUCKET, self.own_id)
+            except StoreError as away:
+                log.warning("the lease of this replica could not be given back: %s", away)
+
+    def followings(self) -> list[tuple[Following[Change], list[Take]]]:
+        return [(watch, self._takes[bucket]) for bucket, watch in self._watches.items()]
+
+    def _take_lease(self, change: Change) -> None:
+        if change.entry is None or change.entry.expires_at is None:
+            self._alive.pop(change.key, None)
+        else:
+            self._alive[change.key] = change.entry.expires_at
+
+    async def _renew(self) -> None:
+        await self._kv.put(BUCKET, self.own_id, b"", self._clock.wall(), ttl_s=LEASE_S)
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                await self._renew()
+            except StoreError as away:
+                log.warning("the lease of this replica could not be renewed: %s", away)
+
+
+class Changes:
+    """What other replicas wrote, told to the parts from when all of them have read."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self._work = BackgroundTasks()
+
+    async def open(self) -> None:
+        for watch, takes in self._replicas.followings():
+            self._work.begin(self._tell(watch, takes), "changes of other replicas")
+
+    async def close(self) -> None:
+        for watch, _ in self._replicas.followings():
+            watch.close()
+        await self._work.close()
+
+    async def _tell(self, watch: Following[Change], takes: list[Take]) -> None:
+        async for change in watch:
+            for take in takes:
+                try:
+                    done = take(change)
+                    if done is not None:
+                        await done
+                except Exception:  # one that cannot be taken must not keep back those that follow
+                    log.exception("what another replica wrote cannot be taken: %s", change.key)
