@@ -147,6 +147,10 @@ class Link(Struct, frozen=True, kw_only=True):
     prompts: Annotated[int, Meta(description="Prompts that are listed.")] = 0
     resources: Annotated[int, Meta(description="Resources that are listed.")] = 0
     withheld: Annotated[tuple[Withheld, ...], Meta(description="What is offered and not listed.")] = ()
+    not_listed_because: Annotated[
+        dict[str, int] | None,
+        Meta(description="Of a node below: why it offers tools to others and not here, and how many; null: not said."),
+    ] = None
     noted: Annotated[
         tuple[NotedName, ...], Meta(description="What the registry of names says of tools that are listed.")
     ] = ()

@@ -54,6 +54,7 @@ class Bare:
         era: str = MODERN,
         call: Answer | None = None,
         subserver_id: str | None = None,
+        list_meta: Mapping[str, Any] | None = None,
         **register: Any,
     ) -> None:
         self.socket = socket
@@ -73,6 +74,7 @@ class Bare:
         self.session: dict[str, Any] = {}
         self.answers = True
         self.pages = 1
+        self.list_meta = list_meta
         self._waiting: dict[Any, asyncio.Future[Any]] = {}
         self._news = asyncio.Event()
         self._next_id = 0
@@ -166,6 +168,8 @@ class Bare:
                 result = {"tools": [{**one, "name": f"{one['name']}-{number}"} for one in self.tools]}
             if number + 1 < self.pages:
                 result["nextCursor"] = str(number + 1)
+            if self.list_meta is not None:
+                result["_meta"] = self.list_meta
             if self.era == MODERN:
                 result |= {"ttlMs": 60_000, "cacheScope": "private"}
         elif method == "subscriptions/listen":

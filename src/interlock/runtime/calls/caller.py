@@ -56,6 +56,7 @@ class ViewKey(msgspec.Struct, frozen=True):
     scope: Scope = "write"
     tools: tuple[str, ...] = ("*",)
     full: bool = True  # all that MCP-AX says of a tool; False: what differs from the defaults
+    upward: bool = False  # a parent: it is told how many tools it is not shown
     who: str | None = ""  # the principal, for links that are shown to some; None: all are shown
     hidden: frozenset[str] = frozenset()  # of those links, by whom they are for, the ones `who` does not see
 
@@ -195,5 +196,6 @@ def view_key(
     """`names` is what the request asked for; then the principal's setting, then what the client declares."""
     form = names if names != "auto" else (principal.names or "auto")
     dotted = form == "qualified" or (form == "auto" and declares_extension)
-    full = declares_extension or via == VIA_AX
-    return ViewKey(dotted, only, principal.scope, principal.tools, full=full, who=principal.name)
+    upward = via == VIA_AX
+    full = declares_extension or upward
+    return ViewKey(dotted, only, principal.scope, principal.tools, full=full, upward=upward, who=principal.name)

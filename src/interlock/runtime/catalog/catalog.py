@@ -17,9 +17,10 @@ from msgspec import Raw
 
 from interlock.config.plan import Plan
 from interlock.protocol.ax import route as ax_route
-from interlock.protocol.ax.capability import needed_hints
+from interlock.protocol.ax.capability import AuthScope, needed_hints
 from interlock.protocol.ax.hop_metadata import degraded_meta, lean_meta
 from interlock.protocol.ax.names import Withheld
+from interlock.protocol.ax.unlisted import Unlisted
 from interlock.protocol.ax.uris import maybe_own_uri, nested_segments, show_uri
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.errors import Fault
@@ -328,10 +329,25 @@ class View:
     # Who sees what
 
     def may_see(self, route: Route) -> bool:
-        key = self._key
-        if route.qualified in self._namespace.clashing or SCOPES.index(route.scope) > SCOPES.index(key.scope):
-            return False
-        return key.tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in key.tools)
+        return route.qualified not in self._namespace.clashing and self._is_in_scope(route) and self._is_named(route)
+
+    def _is_in_scope(self, route: Route) -> bool:
+        return SCOPES.index(route.scope) <= SCOPES.index(self._key.scope)
+
+    def _is_named(self, route: Route) -> bool:
+        tools = self._key.tools
+        return tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in tools)
+
+    @cached_property
+    def unlisted(self) -> Unlisted:
+        """How many tools are listed for others and not for this caller. Links it may not know of do not count."""
+        listed = [one for items in self._link_items for one in self._namespace.without_collisions(items.tools)]
+        within = [route for route in listed if self._is_in_scope(route)]
+        return Unlisted(
+            scope=AuthScope(self._key.scope),
+            beyond_scope=len(listed) - len(within),
+            beyond_access=sum(not self._is_named(route) for route in within),
+        )
 
     def _covers(self, segment: str) -> bool:
         """Resources have no scope of their own: they are seen by callers whose patterns cover every name of their

@@ -1,6 +1,7 @@
 """The cache of lists: answered at once from cached bytes, or after a short wait while servers arrive or are reread.
 
-A list that is answered without a server that is not there names it in its `_meta`.
+A list that is answered without a server that is not there names it in its `_meta`. A parent is told there how many
+tools it is not shown.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.protocol.ax.unlisted import META_UNLISTED
 from interlock.protocol.jsonrpc.codec import decode_string, encode_value
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
 from interlock.protocol.mcp.cursor import decode_cursor_untrusted
@@ -65,11 +67,15 @@ class ListCache:
         more = b"" if page.next_cursor is None else b',"nextCursor":%b' % encode_value(page.next_cursor)
         member = LISTS[method].encode()
         missing = self._arrivals.missing(view)
+        said: dict[str, Any] = {}
         if missing:
             self._note_missing(missing)
+            said[META_MISSING] = missing
+        if key.upward and method == TOOLS_LIST and not after:
+            said[META_UNLISTED] = view.unlisted
         if era is Era.LEGACY:
-            if missing:
-                more += b',"_meta":%b' % encode_value({META_MISSING: missing})
+            if said:
+                more += b',"_meta":%b' % encode_value(said)
             return b'{"%b":%b%b}' % (member, page.items, more)
         ttl_ms = self._ttl_ms(view.ttl_s)
         if any(one.state == LinkState.CONNECTING.value for one in missing):
@@ -80,7 +86,7 @@ class ListCache:
             more,
             ttl_ms,
             b"private" if view.private else b"public",
-            encode_value({META_SERVER: SERVER_INFO, META_MISSING: missing}) if missing else SERVER_META,
+            encode_value({META_SERVER: SERVER_INFO, **said}) if said else SERVER_META,
         )
 
     def _note_missing(self, missing: Sequence[MissingServer]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.ax.unlisted import Unlisted, maybe_unlisted_untrusted
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, is_deep, maybe_string
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, CodecError, Fault
 from interlock.protocol.mcp.eras import Era
@@ -45,6 +46,7 @@ class Items(msgspec.Struct, frozen=True, kw_only=True):
     digest: bytes = b""
     ttl_s: float | None = None  # the server's own cache hint
     private: bool = True
+    unlisted: Unlisted | None = None  # what a child says it does not list here
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,7 @@ async def read_list(link: ConnectedLink, method: str, known: Items | None = None
     ttl_s: float | None = None
     private = facts.era is Era.LEGACY
     size = 0
+    unlisted: Unlisted | None = None
     for _ in range(PAGES_MAX):
         answer = await _read_page(link, method, cursor, page_s)
         if answer is None:
@@ -102,6 +105,8 @@ async def read_list(link: ConnectedLink, method: str, known: Items | None = None
             reading.take(raw)
             if done % SLICE == 0:
                 await asyncio.sleep(0)
+        if method == TOOLS_LIST and cursor is None:
+            unlisted = maybe_unlisted_untrusted(page)
         if facts.era is Era.MODERN:
             ttl_s = _least(ttl_s, page.get("ttlMs"))
             private = private or maybe_string(page.get("cacheScope")) != "public"
@@ -125,6 +130,7 @@ async def read_list(link: ConnectedLink, method: str, known: Items | None = None
         digest=digest.digest(),
         ttl_s=ttl_s,
         private=private,
+        unlisted=unlisted,
     )
 
 

@@ -140,6 +140,7 @@ class LinkOperations:
             prompts=len(namespace.without_collisions(items.prompts)) if items else 0,
             resources=len(items.resources) if items else 0,
             withheld=tuple(Withheld(name=one.name, reason=one.reason) for one in withheld),
+            not_listed_because=_not_listed(keeper),
             noted=tuple(_noted(items.tools)) if items else (),
             in_flight=sum(one.booked for one in links),  # of clients: what the node itself asks does not count
             parked=sum(one.suspended_count for one in links),
@@ -207,6 +208,21 @@ class LinkOperations:
             unwanted_notifications=link.unwanted,
             dropped_notifications=self._registrar.drops.by_segment.get(link.segment, 0),
         )
+
+
+def _not_listed(keeper: Keeper) -> dict[str, int] | None:
+    """By its own account, what a child leaves out of its list."""
+    link, told = keeper.link, keeper.listing.tools.unlisted if keeper.listing is not None else None
+    if not isinstance(link, RegisteredLink) or told is None:
+        return None
+    granted, scope = link.registration.auth_scope, told.scope.value
+    if told.scope < granted:
+        beyond = f"an [[access]] entry of its own node lets us use scope {scope}"
+    else:
+        who = link.registration.peer.principal
+        beyond = f"they need more than scope {scope}, which {who} has; an [[access]] entry may widen it"
+    numbers = {beyond: told.beyond_scope, "an [[access]] entry of its own node leaves them out": told.beyond_access}
+    return {reason: number for reason, number in numbers.items() if number}
 
 
 def _noted(routes: Iterable[Route]) -> Iterator[NotedName]:

@@ -3,11 +3,13 @@
 import os
 from collections import Counter
 from collections.abc import Callable
+from typing import Final, cast
 
 import msgspec
 
 from interlock import __version__
 from interlock.config.effective import effective
+from interlock.config.plan import Scope
 from interlock.operator_api.approvers import Approver
 from interlock.operator_api.configuration import EffectiveConfiguration
 from interlock.operator_api.status import (
@@ -33,7 +35,8 @@ from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import Budgets
-from interlock.runtime.catalog.catalog import SCOPES, Catalog
+from interlock.runtime.calls.caller import VIA_AX, principal_for, view_key
+from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.fronts.modern import ModernFront
 from interlock.runtime.fronts.sessions import Sessions
@@ -41,6 +44,8 @@ from interlock.runtime.names.reminders import DueNames
 from interlock.runtime.operations.links import LinkOperations
 from interlock.runtime.safety.loop import SafetyLoop
 from interlock.runtime.trust.anchors import Anchors
+
+_LEFT_OUT: Final = "an [[access]] entry of this node leaves them out"
 
 
 class NodeOperations:
@@ -156,21 +161,19 @@ class NodeOperations:
         )
 
     def _with_unoffered(self, parent: Parent) -> Parent:
-        """With the tools that this node does not offer there because the parent grants too little."""
+        """With the tools that this node does not offer there: the parent is told the same numbers."""
         if parent.state != "registered" or parent.scope is None:
             return parent
-        within = SCOPES[: SCOPES.index(parent.scope) + 1]
-        namespace = self._catalog.namespace
-        beyond = sum(
-            route.scope not in within
-            for items in namespace.link_items
-            for route in namespace.without_collisions(items.tools)
-        )
-        if not beyond:
-            return parent
+        principal = principal_for(f"parent:{parent.url}", cast("Scope", parent.scope), self._current.plan.access)
+        key = view_key(principal, only=None, names="auto", declares_extension=False, via=VIA_AX)
+        unlisted = self._catalog.namespace.view(key).unlisted
         reason = f"it grants us the scope {parent.scope}; its operator may widen it with an [[access]] entry"
-        because = {**parent.not_listed_because, reason: beyond}
-        return msgspec.structs.replace(parent, not_listed=parent.not_listed + beyond, not_listed_because=because)
+        if principal.scope != parent.scope:
+            reason = f"an [[access]] entry of this node lets it use scope {principal.scope}"
+        told = {reason: unlisted.beyond_scope, _LEFT_OUT: unlisted.beyond_access}
+        because = parent.not_listed_because | {reason: number for reason, number in told.items() if number}
+        number = parent.not_listed + unlisted.beyond_scope + unlisted.beyond_access
+        return msgspec.structs.replace(parent, not_listed=number, not_listed_because=because)
 
     def configuration(self) -> EffectiveConfiguration:
         return effective(self._current.plan)

@@ -81,6 +81,9 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     for number, withheld in enumerate(link.withheld):
         text = f"{one_line(withheld.name)}: {one_line(withheld.reason)}"
         lines += labelled_lines("withheld" if number == 0 else "", text, width, style="yellow")
+    for number, (reason, tools) in enumerate((link.not_listed_because or {}).items()):
+        text = f"{count(tools, 'tool')}: {one_line(reason)}"
+        lines += labelled_lines("not offered" if number == 0 else "", text, width)
     for number, noted in enumerate(link.noted):
         text = f"{one_line(noted.name)}: {one_line(noted.note)}"
         lines += labelled_lines("names" if number == 0 else "", text, width, style="yellow")

@@ -217,7 +217,11 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
             Text(line, style=budget_style(link.budget))
             for line in _wrapped_lines(f"budget {budget_text(link.budget)}", width)
         ]
-    if link.registration is not UNSET and link.registration.auth_scope == "read":
+    for reason, number in (link.not_listed_because or {}).items():
+        said = f"does not offer {count(number, 'tool')} here: {one_line(reason)}"
+        remarks += [Text(line, style="dim") for line in _wrapped_lines(said, width)]
+    is_untold = link.not_listed_because is None
+    if is_untold and link.registration is not UNSET and link.registration.auth_scope == "read":
         who = one_line(link.registration.principal)
         said = f"offers only tools that read: {who} has scope read, which an [[access]] entry may widen"
         remarks += [Text(line, style="dim") for line in _wrapped_lines(said, width)]

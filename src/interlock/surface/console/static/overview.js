@@ -1,6 +1,6 @@
 // The node at a glance: how it stands, what waits for a person, the tree with its reasons, what happened last.
 import { failure, get } from "/console/api.js";
-import { ago, code, copy, count, countdown, empty, h, main, mood, needsAttention, pill, put } from "/console/dom.js";
+import { ago, code, copy, count, countdown, empty, h, line, main, mood, needsAttention, pill, put } from "/console/dom.js";
 import { on, start } from "/console/live.js";
 import { row } from "/console/records.js";
 
@@ -69,11 +69,14 @@ function withheld(status) {
       groups.get(key).names.push(one.name);
     }
   }
-  if (groups.size === 0) return null;
-  return [h("h2", null, "Not listed"), h("ul", { class: "rows" }, [...groups.values()].map((one) => h("li", null,
-    h("div", { class: "row" }, pill(count(one.names.length, "tool"), "warn"), h("span", { class: "name" }, one.segment),
-      h("span", { class: "sub" }, one.reason + ": " + one.names.slice(0, 12).join(", ") + (one.names.length > 12 ? ", …" : ""))))))];
+  const rows = [...groups.values()].map((one) => unlisted(one.names.length, "warn", one.segment, one.reason + ": " + one.names.slice(0, 12).join(", ") + (one.names.length > 12 ? ", …" : "")));
+  const reasons = (of) => Object.entries(of.not_listed_because || {}); // numbers alone: the names are not told
+  for (const link of status.links) rows.push(...reasons(link).map(([why, tools]) => unlisted(tools, null, link.segment, "not offered here: " + why)));
+  for (const parent of status.parents) rows.push(...reasons(parent).map(([why, tools]) => unlisted(tools, "warn", parent.url, why)));
+  return rows.length > 0 && [h("h2", null, "Not listed"), h("ul", { class: "rows" }, rows)];
 }
+
+const unlisted = (tools, mark, where, why) => h("li", null, h("div", { class: "row" }, pill(count(tools, "tool"), mark), h("span", { class: "name" }, line(where)), h("span", { class: "sub" }, line(why))));
 
 function drawStatus(status) {
   put(place.health, health(status));

@@ -77,11 +77,14 @@ function details(link) {
       ["Dropped", link.device && Object.entries(link.device.discarded).map(([why, times]) => times + " " + line(why)).join(", ")],
       ["Processes of callers", link.own.length ? String(link.own.length) : ""]]),
     link.withheld.length > 0 && [h("h2", null, "Not listed"), h("ul", null, link.withheld.slice(0, 50).map((one) => h("li", null, code(line(one.name)), " ", line(one.reason))))],
+    link.not_listed_because && Object.keys(link.not_listed_because).length > 0 && [h("h2", null, "Not offered here"), h("ul", null, Object.entries(link.not_listed_because).map(([why, tools]) => h("li", null, count(tools, "tool") + ": " + line(why))))],
     link.noted?.length > 0 && [h("h2", null, "What the registry of names says"), h("ul", null, link.noted.map((one) => h("li", null, code(line(one.name)), " ", line(one.note))))],
     buttons, last);
   logs(link.segment, last);
   return made;
 }
+
+const unlisted = (link) => Object.values(link.not_listed_because || {}).reduce((sum, one) => sum + one, link.withheld.length);
 
 function row(link) {
   const box = h("details", { open: open.has(link.segment), ontoggle: () => {
@@ -90,14 +93,14 @@ function row(link) {
     else { open.delete(link.segment); box.querySelector(".inside")?.remove(); }
   } }, h("summary", { class: "row" }, pill(link.state, mood(link.state)), h("span", { class: "name" }, line(link.segment)),
     h("span", { class: "end" }, count(link.contracts ?? link.tools, "tool")),
-    h("span", { class: "sub" }, [link.kind, link.transport, link.reason ? line(link.reason) : "for " + ago(link.since).replace(/ ago$/, ""), link.withheld.length ? count(link.withheld.length, "tool") + " not listed" : ""].filter(Boolean).join(" · "))));
+    h("span", { class: "sub" }, [link.kind, link.transport, link.reason ? line(link.reason) : "for " + ago(link.since).replace(/ ago$/, ""), unlisted(link) ? count(unlisted(link), "tool") + " not listed" : ""].filter(Boolean).join(" · "))));
   return h("li", { "data-segment": link.segment, "data-state": link.state }, box);
 }
 
 const drawn = new Map();
 function draw(status) {
   const kept = status.links.map((link) => {
-    const before = drawn.get(link.segment), now = JSON.stringify([link.state, link.reason, link.tools, link.contracts, link.withheld, link.restarts, link.consent]);
+    const before = drawn.get(link.segment), now = JSON.stringify([link.state, link.reason, link.tools, link.contracts, link.withheld, link.not_listed_because, link.restarts, link.consent]);
     if (before && before.now === now) return before.row; // what somebody reads stays where it is
     const made = { now, row: row(link) };
     drawn.set(link.segment, made);
