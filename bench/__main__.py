@@ -45,6 +45,7 @@ from bench.report import (
     missed,
     tables,
     unsteadiness,
+    updated,
 )
 from bench.rooms import measure as rooms
 
@@ -165,7 +166,13 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
     planted = forest.measure(options.quick, say) if "subservers" in options.only else []
     fanned = rooms.measure(options.quick, say) if "rooms" in options.only else None
     registered = names.measure(options.quick, say) if "names" in options.only else None
-    wired = devices.measure(options.quick, say) if "devices" in options.only else None
+    wired = None
+    for attempt in range(1, (ATTEMPTS_MAX if options.write else 1) + 1) if "devices" in options.only else ():
+        console.print("[bold]devices[/bold]" + (f", attempt {attempt}" if attempt > 1 else ""))
+        wired = devices.measure(options.quick, say)
+        if wired.unsteadiness <= UNSTEADY_MAX:
+            break
+        say(f"  what the rounds add differs by {wired.unsteadiness:.0%} of its median")
     newcomer = None
     if "first-run" in options.only:
         console.print("[bold]first run[/bold]")
@@ -199,7 +206,9 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a first look, not a figure")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md, unless rounds differ")
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/benchmarks.md, or its SECTIONs, unless rounds differ"
+    )
     parser.add_argument("--check", action="store_true", help="exit 1 when a limit is missed or cannot be judged")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="SECTION", help=str(SECTIONS))
     parser.add_argument("--sketch", type=Path, help="also load this program: python FILE LISTEN_PORT SERVER_PORT")
@@ -217,13 +226,17 @@ def main() -> int:
     CACHE.mkdir(exist_ok=True)
     (CACHE / "bench.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
     unsteady = [one.title for one in report.sections if unsteadiness(one) > UNSTEADY_MAX]
+    if report.devices is not None and report.devices.unsteadiness > UNSTEADY_MAX:
+        unsteady.append("devices")
     for title in unsteady:
         console.print(f"[red]rounds differ by more than {UNSTEADY_MAX:.0%}: {title}[/red]")
     if options.write and unsteady:
         console.print("docs/benchmarks.md was not written: run it again when the machine is quiet")
         return 1
     if options.write:
-        (ROOT / "docs" / "benchmarks.md").write_text(markdown(report))
+        page = ROOT / "docs" / "benchmarks.md"
+        is_whole = set(options.only) == set(SECTIONS)
+        page.write_text(markdown(report) if is_whole else updated(page.read_text(), report))
         console.print("wrote docs/benchmarks.md")
     failures = missed(report)
     for failure in failures:

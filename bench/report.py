@@ -1,6 +1,7 @@
 """What is said about a run: the tables, the page, and which limits were missed."""
 
 import itertools
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -161,8 +162,8 @@ def limits(report: Report) -> list[Limit]:
         found.append(Limit(promise=promise, measured=shown(value, unit) if value is not None else None, kept=kept))
     for promise, taken, kept, unit in names.promises(report.names) if report.names is not None else ():
         found.append(Limit(promise=promise, measured=shown(Spread(taken, taken, taken), unit), kept=kept))
-    for promise, taken, kept, unit in devices.promises(report.devices) if report.devices is not None else ():
-        found.append(Limit(promise=promise, measured=shown(Spread(taken, taken, taken), unit), kept=kept))
+    for promise, share, kept, unit in devices.promises(report.devices) if report.devices is not None else ():
+        found.append(Limit(promise=promise, measured=shown(share, unit), kept=kept))
     return found + [limit for planted in report.forest for limit in seen_above(planted)]
 
 
@@ -506,17 +507,10 @@ def tables(report: Report) -> Iterator[Table]:
 
 
 def markdown(report: Report) -> str:
-    words = {True: "kept", False: "**not kept**", None: "not measured here"}
-    promised = [f"| {one.promise} | {one.measured or ''} | {words[one.kept]} |" for one in limits(report)]
     cores = (
         "The load generator and the server share one core, the contestant has the other."
         if report.pinned
         else "Everything shares one core."
-    )
-    rough = (
-        f" **The machine was busy with other work (load {report.load_before:.1f} before the run): rough figures.**"
-        if report.load_before > BUSY_LOAD
-        else ""
     )
     page = [
         "# Benchmarks",
@@ -525,13 +519,49 @@ def markdown(report: Report) -> str:
         "differences are taken within a round, and the median of the rounds is given with the lowest and the highest. "
         "CPU time is user and system time of all processes of the contestant, read from the scheduler. The node "
         "authenticates a bearer token, routes, renames and writes an audit record for every call; nginx "
-        "(`worker_processes 1`, keep-alive on both sides, no access log) only forwards." + rough,
+        "(`worker_processes 1`, keep-alive on both sides, no access log) only forwards." + _rough(report),
         "## Promises",
-        "\n".join(["| promise | measured | |", "|---|---|---|", *promised]),
+        "\n".join([*PROMISES_HEAD, *_promised(report)]),
+        *(_drawn(part) for part in parts(report)),
+        tokens.section(),
+        instruction_counts.section(),
     ]
-    for part in parts(report):
-        lines = [f"| {' | '.join(part.columns)} |", "|" + "---|" * len(part.columns)]
-        lines += [f"| {' | '.join(row)} |" for row in part.rows]
-        page += [f"## {part.title}", *part.words, "\n".join(lines)]
-    page += [tokens.section(), instruction_counts.section()]
     return "\n\n".join(page) + "\n"
+
+
+PROMISES_HEAD = ("| promise | measured | |", "|---|---|---|")
+LAST = "## Tokens"  # parts that are new on a page stand before it
+
+
+def updated(page: str, report: Report) -> str:
+    """The page with the parts and promises of this run, which measured some sections alone; the others stay."""
+    head, *found = re.split(r"^(?=## )", page, flags=re.MULTILINE)
+    for part in parts(report):
+        alone = f"Measured apart from the others: {report.machine}, Python {report.python}.{_rough(report)}"
+        drawn = _drawn(msgspec.structs.replace(part, words=[*part.words, alone])) + "\n\n"
+        titles = [one.splitlines()[0] for one in found]
+        if f"## {part.title}" in titles:
+            found[titles.index(f"## {part.title}")] = drawn
+        else:
+            found.insert(titles.index(LAST), drawn)
+    rows = [line for line in found[0].splitlines() if line.startswith("| ") and line not in PROMISES_HEAD]
+    kept = {line.split(" | ")[0]: line for line in [*rows, *_promised(report)]}  # a newer one in its former place
+    found[0] = "\n".join(["## Promises", "", *PROMISES_HEAD, *kept.values()]) + "\n\n"
+    return head + "".join(found)
+
+
+def _promised(report: Report) -> list[str]:
+    words = {True: "kept", False: "**not kept**", None: "not measured here"}
+    return [f"| {one.promise} | {one.measured or ''} | {words[one.kept]} |" for one in limits(report)]
+
+
+def _drawn(part: Part) -> str:
+    lines = [f"| {' | '.join(part.columns)} |", "|" + "---|" * len(part.columns)]
+    lines += [f"| {' | '.join(row)} |" for row in part.rows]
+    return "\n\n".join([f"## {part.title}", *part.words, "\n".join(lines)])
+
+
+def _rough(report: Report) -> str:
+    if report.load_before <= BUSY_LOAD:
+        return ""
+    return f" **The machine was busy with other work (load {report.load_before:.1f} before the run): rough figures.**"

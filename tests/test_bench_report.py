@@ -5,13 +5,14 @@ from bench import instruction_counts
 from bench.aql_layer import AqlCosts
 from bench.cells import ACROSS, CELLS, SAME, crossing
 from bench.crowds import Crowd, Cycle, Live
+from bench.devices import CrowdFigures, DeviceFigures, RoundTrips
 from bench.first_run import FIRST_CALL, FirstRun
 from bench.forest import Planted
 from bench.guards import GUARDED, UNGUARDED, Guarding, measure
 from bench.hops import DEPTHS, FEW, MANY, further
 from bench.load import Job
 from bench.measure import Figures, Sample
-from bench.report import LARGE_RESULTS, UNSTEADY_MAX, Report, Section, limits, markdown, missed, unsteadiness
+from bench.report import LARGE_RESULTS, UNSTEADY_MAX, Report, Section, limits, markdown, missed, unsteadiness, updated
 from bench.rooms.measure import Beside, Fanned, RoomFigures, Round
 
 
@@ -205,3 +206,43 @@ def test_the_layer_of_aql_and_its_search_are_held_to_their_promises(more_us: flo
     assert [one.kept for one in limits(made)] == [more_us <= 30, ms <= 5]
     assert (not missed(made)) is kept
     assert "| search: b |" in markdown(made)
+
+
+def device_figures(*node_ms: float) -> DeviceFigures:
+    trip = RoundTrips(baud=9600, wire_ms=20.0, relay_ms=[0.2], node_ms=list(node_ms), slowest_ms=[1.0])
+    crowd = CrowdFigures(
+        devices=1000, each_kb=56, idle_share=0.03, quiet_ms=(1, 2), flooded_ms=(1, 3), flood_share=0.04, flood_kb=9
+    )
+    return DeviceFigures(trips=[trip], crowd=crowd, wire_bytes={}, firmware={})
+
+
+@pytest.mark.parametrize(("added_ms", "kept"), [(1.0, True), (1.01, False)])
+def test_a_round_trip_is_judged_by_the_median_of_what_its_rounds_add_to_the_wire(added_ms: float, kept: bool) -> None:
+    found = report()
+    found.devices = device_figures(added_ms - 0.1, added_ms, 9.0)
+    assert [one.kept for one in limits(found)] == [kept]
+    assert found.devices.unsteadiness > UNSTEADY_MAX
+    assert device_figures(1.0, 1.1, 1.2).unsteadiness < UNSTEADY_MAX
+
+
+def test_a_section_measured_alone_takes_its_former_place_and_leaves_the_others() -> None:
+    whole = report(crowd(60.0, 62.0, 62.0))
+    whole.approvals = {"raised per second": 1234.5}
+    before = markdown(whole)
+    alone = report()
+    alone.devices = device_figures(0.5)
+    once = updated(before, alone)
+    assert "| 9,600 baud: a round trip | 20.50 ms: +2.5%" in once
+    assert "Measured apart from the others: m, Python 3." in once
+    assert once.index("## devices") < once.index("## Tokens")
+    for line in before.splitlines():
+        assert line in once
+    alone.devices, alone.load_before = device_figures(2.0), 3.0
+    again = updated(once, alone)
+    assert [line for line in again.splitlines() if "9,600 baud a round trip" in line] == [
+        "| at 9,600 baud a round trip is at most 5% above the wire's own time | 10.0 % | **not kept** |"
+    ]
+    assert again.count("## devices") == 1
+    assert "20.50 ms" not in again
+    assert "load 3.0 before the run" in again
+    assert updated(again, alone) == again
