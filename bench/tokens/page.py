@@ -35,25 +35,33 @@ def section() -> str:
         "",
         f"`python -m bench.tokens`: definitions of {kept['tools']:,} tools of {kept['servers']} real servers, served "
         f"from a recording; tokens are {tokenizer.NAME}. A catalogue holds the ten tools of the tasks and others "
-        "beside them. The search proxy is FastMCP 4.1.2 with its BM25 search. What `tools/list` costs, in bytes and "
-        "tokens:",
+        "beside them. The search proxy is FastMCP 4.1.2 with its BM25 search. What `tools/list` costs, in bytes, in "
+        "characters/4 (all of them are ASCII) and in tokens:",
         "",
         *head,
     ]
     for size, row in table.items():
-        cells = [f"{row[name]['listed_bytes']:,} B, {row[name]['listed']:,}" for name in names]
+        cells = [
+            f"{row[name]['listed_bytes']:,} B, {row[name]['listed_bytes'] / 4:,.0f}, {row[name]['listed']:,}"
+            for name in names
+        ]
         lines.append(f"| {size} | " + " | ".join(cells) + " |")
     lines += [
         "",
         f"Whole tasks: the mean of {len(TASKS)} scripted tasks, {wrong} of them with a wrong first call. On a surface "
         f"with a search the script searches (at most {FOUND_MAX} found, once more where it misses), reads one "
-        "definition, then calls. Tokens in the context at the end; in brackets those read over all turns, where "
-        "nothing is kept between them; and the number of calls:",
+        "definition, then calls. Tokens in the context at the end; after + those of them beside the list, which is "
+        "introspection and calls; in brackets those read over all turns, where nothing is kept between them; and the "
+        "number of calls:",
         "",
         *head,
     ]
     for size, row in table.items():
-        cells = [f"{row[name]['context']:,} ({row[name]['processed']:,}), {row[name]['calls']:.1f}" for name in names]
+        cells = [
+            f"{row[name]['context']:,} +{row[name]['context'] - row[name]['listed']:,} "
+            f"({row[name]['processed']:,}), {row[name]['calls']:.1f}"
+            for name in names
+        ]
         lines.append(f"| {size} | " + " | ".join(cells) + " |")
     lines += ["", _break_even(table)]
     return "\n".join(lines)

@@ -1,7 +1,10 @@
 """Declarations of an adapter: one signature is the source of everything, and what cannot be one is refused."""
 
 import asyncio
+import json
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -239,6 +242,60 @@ def test_settings_that_are_none_are_refused_with_the_choices(options: dict[str, 
         assert "semantic, single, all, not 'many'" in str(refused.value)
     prefixed = Library(prefix="github_")
     assert prefixed.service.definitions()[1]["name"] == "github_mcp_aql_read"
+
+
+TWO = """
+from interlock.aql import Adapter
+books, code = Adapter("books"), Adapter("github", prefix={prefix!r})
+@books.read
+def get_book(title: str) -> str:
+    "One book."
+    return title
+@code.read
+def get_issue(number: int) -> int:
+    "One issue."
+    return number
+books.run(code)
+"""
+
+
+@pytest.mark.req("AQL-C.mode-4")
+def test_two_adapters_of_one_session_need_a_prefix_and_show_what_is_their_own() -> None:
+    refused = subprocess.run(
+        [sys.executable, "-c", TWO.format(prefix="")], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert refused.returncode != 0
+    assert "two adapters of this session have the tool 'mcp_aql_create'; give 'github' a prefix" in refused.stderr
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    listing = {"operation": "introspect", "params": {"query": "operations"}}
+    detail = {"operation": "introspect", "params": {"query": "operations", "name": "get_issue"}}
+    asked = [("mcp_aql_read", listing), ("github_mcp_aql_read", listing), ("github_mcp_aql_read", detail)]
+    asked += [("mcp_aql_read", detail), ("mcp_aql_read", {"operation": "get_issue", "params": {"number": 7}})]
+    asked += [("github_mcp_aql_read", {"operation": "get_issue", "params": {"number": 7}})]
+    calls = [
+        {"id": number, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+        for number, (name, arguments) in enumerate(asked)
+    ]
+    greeting = [{"id": "i", "method": "initialize", "params": hello}, {"method": "notifications/initialized"}]
+    messages = [*greeting, {"id": "l", "method": "tools/list"}, *calls]
+    command = [sys.executable, "-c", TWO.format(prefix="github_")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in messages))
+        process.stdin.flush()
+        heard = [json.loads(process.stdout.readline()) for _ in range(len(messages) - 1)]
+        process.stdin.close()
+    answers = {one["id"]: one["result"] for one in heard}
+    families = [f"mcp_aql_{one}" for one in ("create", "read", "update", "delete", "execute")]
+    assert {one["name"] for one in answers["l"]["tools"]} == {*families, *(f"github_{one}" for one in families)}
+    told = [answers[number]["structuredContent"] for number in range(len(calls))]
+    names = [{one["name"] for one in told[number]["data"]["operations"]} for number in (0, 1)]
+    assert "get_book" in names[0] and "get_issue" not in names[0]
+    assert "get_issue" in names[1] and "get_book" not in names[1]
+    assert told[2]["data"]["operation"]["mcpTool"] == "github_mcp_aql_read"
+    assert told[3]["data"]["operation"] is None
+    assert told[4]["error"]["code"] == "NOT_FOUND_OPERATION"
+    assert told[5]["data"] == 7
 
 
 @pytest.mark.req("AQL-C.mode-1")

@@ -235,7 +235,7 @@ async def execute_quick() -> str:
     return "in time"
 
 async def main():
-    await serve_stdio(adapter)
+    await serve_stdio([adapter])
     left, done = adapter.executions
     at_the_end = left.answer()
     await left.task

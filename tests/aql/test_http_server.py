@@ -70,7 +70,7 @@ def served(app: HttpApplication) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with served(HttpApplication(make_library())) as found:
+    with served(HttpApplication([make_library()])) as found:
         yield found
 
 
@@ -176,8 +176,8 @@ def test_an_address_that_others_reach_needs_a_token_and_gets_nothing_without_it(
     library = make_library()
     for address in ("0.0.0.0:0", "nonsense", "127.0.0.1:x"):
         with pytest.raises(ValueError, match="token" if address.startswith("0") else "HOST:PORT"):
-            run_http(library, address, None)
-    with served(HttpApplication(library, "secret", is_open=True)) as port:
+            run_http([library], address, None)
+    with served(HttpApplication([library], "secret", is_open=True)) as port:
         for given in ("", "Bearer", "Bearer wrong", "Bearer secrets"):
             assert post(port, request("initialize", HELLO), {"authorization": given})[0] == 401
         good = {"authorization": "Bearer secret", "host": "library.example"}
@@ -185,7 +185,7 @@ def test_an_address_that_others_reach_needs_a_token_and_gets_nothing_without_it(
 
 
 def test_sessions_are_so_many_and_the_silent_one_goes(port: int) -> None:
-    app = HttpApplication(make_library())
+    app = HttpApplication([make_library()])
     sessions = [app._keep(object()) for _ in range(SESSIONS_MAX + 1)]  # type: ignore[arg-type]
     assert len(app._sessions) == SESSIONS_MAX and sessions[0] not in app._sessions
 

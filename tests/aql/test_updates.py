@@ -179,7 +179,7 @@ def test_an_update_needs_what_it_updates(library: Library) -> None:
     assert list(library.documents) == ["a"]
 
 
-@pytest.mark.req("AQL-9.3.2-1", "AQL-9.3.2-2", "AQL-9.3.2-3")
+@pytest.mark.req("AQL-9.3.2-1", "AQL-9.3.2-2", "AQL-9.3.2-3", "AQL-C.err-3")
 async def test_a_version_is_shown_asked_for_and_refused_when_stale(library: Library) -> None:
     tag = (await library.call("read", "get_document", resource_id="a"))["data"]["_etag"]
     assert re.fullmatch(r'W/"[0-9a-f]{8,}"', tag)
@@ -195,6 +195,7 @@ async def test_a_version_is_shown_asked_for_and_refused_when_stale(library: Libr
     (error,) = (one["error"] for one in both if not one["success"])
     (done,) = (one["data"] for one in both if one["success"])
     assert error["code"] == "CONFLICT_VERSION_MISMATCH"
+    assert error["message"] == "The resource was changed by somebody else; read it again"
     assert error["details"] == {"expected": tag, "current": done["_etag"]}
     assert done["_etag"] != tag
     assert library.documents["a"].title == done["title"]

@@ -1,11 +1,16 @@
 """The closed shapes of MCP-AQL: our own schemas against the published vectors, the pages, and companion documents."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
+from tests.aql.library import Library
+from tests.runtime.agent_lines import Lines
+from tests.runtime.aql_place import Aql
 
 from interlock.protocol.aql.answer_schemas import is_valid
 from interlock.protocol.aql.model import Danger, Parameter, TypeDeclaration
@@ -91,6 +96,48 @@ def test_what_a_companion_document_shows_against_the_schemas_is_refused() -> Non
     ):
         assert is_valid("input", request) is is_good
     assert all(is_valid("danger", one.word) for one in Danger) and not is_valid("danger", "high")
+
+
+INFO = {"name": "get_x", "semantic_category": "READ", "endpoint": "read", "description": "Gets."}
+COMPANION = [  # each as a document beside the specification shows it, against a schema
+    ({"operation": "introspect", "params": {"query": "operations"}}, {"operations": [INFO | {"danger_level": "safe"}]}),
+    ({"operation": "introspect", "params": {"query": "types"}}, {"types": [{"name": "T", "kind": "list"}]}),
+    ({"operation": "list_x"}, None),
+]
+
+
+@pytest.mark.req("AQL-0-1", "AQL-D-1")
+@pytest.mark.parametrize(("request_", "data"), COMPANION)
+@pytest.mark.parametrize("client", ["surface", "lines", "library"])
+def test_every_client_of_the_tests_fails_the_run_upon_such_an_answer(
+    monkeypatch: pytest.MonkeyPatch, client: str, request_: dict[str, Any], data: Any
+) -> None:
+    envelope = {"success": True, "data": data} if data is not None else {"success": True, "result": 1}
+    result = {"content": [{"type": "text", "text": json.dumps(envelope)}]}
+
+    async def answer(*_: Any, **__: Any) -> Any:
+        return json.dumps(envelope).encode(), False
+
+    async def respond(*_: Any) -> Any:
+        return {"result": result}
+
+    class Answering:
+        request = staticmethod(respond)
+
+    async def ask() -> None:
+        match client:
+            case "surface":
+                await Aql(Answering()).send("mcp_aql", request_)  # type: ignore[arg-type]
+            case "lines":
+                monkeypatch.setattr(Lines, "request", respond)
+                await Lines.__new__(Lines).send("mcp_aql", request_)
+            case _:
+                library = Library()
+                monkeypatch.setattr(library.service, "answer", answer)
+                await library.send("read", json.dumps(request_))
+
+    with pytest.raises(jsonschema_rs.ValidationError):
+        asyncio.run(ask())
 
 
 @pytest.mark.req("AQL-0-1")

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, cast
 
-from tests.protocol.aql_schemas import check_answer
+from tests.protocol.aql_schemas import check_answer, is_valid
 from tests.runtime.agents_here import LOOK, AgentsHere
 from tests.runtime.parked import CAPABLE, META, SECONDS
 
@@ -64,7 +64,9 @@ class Lines:
 
     async def do(self, operation: str, family: str | None = None, **params: Any) -> Any:
         where = family or PLACED.get(operation, "read")
-        return await self.send(f"mcp_aql_{where}", {"operation": operation, "params": params})
+        request = {"operation": operation, "params": params}
+        assert is_valid("input", request)
+        return await self.send(f"mcp_aql_{where}", request)
 
     async def step(self, hint: str = LOOK, **more: Any) -> Any:
         answer = await self.do("record_execution_step", element_name="coder", nextActionHint=hint, **more)

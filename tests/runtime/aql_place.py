@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tests.protocol.aql_schemas import check_answer
+from tests.protocol.aql_schemas import check_answer, is_valid
 from tests.runtime.still import Client, House, Leaf, house, tool, turns
 
 OPEN = '[gate]\nmode = "open"\n'
@@ -66,7 +66,9 @@ class Aql:
         return cast(dict[str, Any], envelope)
 
     async def do(self, operation: str, params: Mapping[str, Any] | None = None, family: str = "read") -> dict[str, Any]:
-        return await self.send(f"mcp_aql_{family}", {"operation": operation, "params": dict(params or {})})
+        request = {"operation": operation, "params": dict(params or {})}
+        assert is_valid("input", request)
+        return await self.send(f"mcp_aql_{family}", request)
 
     async def introspect(self, endpoint: str = "mcp_aql_read", **params: Any) -> Any:
         envelope = await self.send(endpoint, {"operation": "introspect", "params": params})

@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.runtime.aql_place import TEXT, place, schema, tool
@@ -47,11 +47,30 @@ def test_the_measured_table_keeps_the_published_bounds() -> None:
     page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text("utf-8")
     section = page.partition("\n## Tokens\n")[2]
     assert "o200k_base" in section.partition("\n\n|")[0]
-    rows = re.findall(r"^\| (\d+) \| [\d,]+ B, ([\d,]+) \| [\d,]+ B, ([\d,]+) \| [\d,]+ B, ([\d,]+) \|", section, re.M)
-    counts = {int(size): [int(one.replace(",", "")) for one in found] for size, *found in rows}
-    assert max(counts) == 500 and counts[500][0] >= FLAT_MIN
-    for _, semantic, single in counts.values():
-        assert semantic <= SEMANTIC_MAX and single <= SINGLE_MAX
+    listed, tasks = (part.partition("\n\n")[0] for part in section.split("\n\n| tools |")[1:3])
+    sizes = {}
+    for size, *cells in re.findall(r"^\| (\d+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|", listed, re.M):
+        flat, semantic, single = sizes[int(size)] = [Costs.read(cell) for cell in cells]
+        assert semantic.tokens <= SEMANTIC_MAX and single.tokens <= SINGLE_MAX
+        assert all(one.quarter == round(one.octets / 4) for one in (flat, semantic, single))
+    assert max(sizes) == 500 and sizes[500][0].tokens >= FLAT_MIN
+    found = re.findall(r"^\| (\d+) \| ([\d,]+) \+([\d,]+) \S+ \S+ \| ([\d,]+) \+([\d,]+) ", tasks, re.M)
+    assert len(found) == len(sizes)
+    for size, *numbers in found:
+        whole, _, semantic_whole, introspected = (int(one.replace(",", "")) for one in numbers)
+        flat, semantic, _ = sizes[int(size)]
+        assert whole > flat.tokens and semantic_whole == semantic.tokens + introspected
+
+
+class Costs(NamedTuple):
+    octets: int
+    quarter: int  # characters/4
+    tokens: int
+
+    @classmethod
+    def read(cls, cell: str) -> "Costs":
+        octets, quarter, tokens = re.fullmatch(r"([\d,]+) B, ([\d,]+), ([\d,]+)", cell).groups()  # type: ignore[union-attr]
+        return cls(*(int(one.replace(",", "")) for one in (octets, quarter, tokens)))
 
 
 @pytest.mark.req("AQL-A.2-1")

@@ -375,7 +375,9 @@ async def test_a_name_that_is_not_known_is_answered_with_those_that_may_be_meant
             result = await client.result("mcp_aql_read", arguments)
             assert json.loads(result["content"][0]["text"]) == {"success": True, "data": {"operation": None}}
             assert meant in result["content"][1]["text"] and asked in result["content"][1]["text"]
-            assert (await client.do(asked))["error"]["details"]["available"][0] == meant
+            assert (await client.send("mcp_aql_read", {"operation": asked}))["error"]["details"]["available"][
+                0
+            ] == meant
         found = await client.introspect(query="operations", search="\u65e5\u672c")
         assert [one["name"] for one in found["operations"]] == [hashed]
         nothing = {"operation": "introspect", "params": {"query": "operations", "name": "zzzz"}}

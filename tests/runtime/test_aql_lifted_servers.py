@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.protocol.aql_schemas import is_valid
 from tests.runtime.aql_place import OPEN, WRITES, place, sent, tool, turns
 from tests.runtime.still import still
 
@@ -51,7 +52,7 @@ def answer(params: dict[str, Any]) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": json.dumps({"success": True, "data": data})}]}
 
 
-@pytest.mark.req("AQL-C.map-16", "AQL-4.6.2-4")
+@pytest.mark.req("AQL-C.map-16", "AQL-4.6.2-4", "AQL-D-1")
 @still
 async def test_two_aql_servers_give_one_list_and_a_pretender_is_wrapped(tmp_path: Path) -> None:
     tools = [tool("mcp_aql_read"), tool("mcp_aql_delete", annotations=WRITES)]
@@ -75,6 +76,7 @@ async def test_two_aql_servers_give_one_list_and_a_pretender_is_wrapped(tmp_path
         assert said["data"] == {"ran": {"operation": "get_note", "params": {"note_id": "7"}}, "by": "mcp_aql_read"}
         asked = {"operation": "get_note", "params": {"note_id": "7"}}
         assert sent(two)[before:] == [{"name": "mcp_aql_read", "arguments": asked}]
+        assert all(is_valid("input", one["arguments"]) for one in sent(two))  # introspection too
         lost = await client.send("mcp_aql", {"operation": "two__get_note", "params": {"note_id": "missing"}})
         assert lost["error"]["code"] == "NOT_FOUND_RESOURCE"
         count = len(sent(two))

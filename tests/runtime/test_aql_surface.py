@@ -238,7 +238,7 @@ async def test_the_earliest_step_that_fails_is_answered(tmp_path: Path) -> None:
         details = {"operation": "docs__get_user", "expected_endpoint": "read", "actual_endpoint": "create"}
         assert wrong["error"]["details"] == {**details, "expected_tool": "mcp_aql_read"}
         for spelling in ("docs__List_Users", "docs.list_users", "docs__listUsers", "docs__list_us\u0435rs"):
-            said = await client.do(spelling)
+            said = await client.send("mcp_aql_read", {"operation": spelling})
             assert code(said) == "NOT_FOUND_OPERATION"
             assert said["error"]["message"].startswith(f"Unknown operation: '{spelling}'")
             assert said["error"]["details"]["operation"] == spelling

@@ -123,6 +123,31 @@ async def test_what_is_made_is_agreed_to_once_and_a_denial_beats_a_token(here: A
     assert last["reason"].endswith(": denied") and last["verdict"] == "refused"
 
 
+@pytest.mark.req("AQL-C.gate-1")
+async def test_each_layer_is_on_record_by_the_code_that_only_it_answers(here: AgentsHere) -> None:
+    """Route, category, policy, confirmation: the first that refuses is the one that is named."""
+    client = await Lines(here, "aql").greet()
+
+    async def refusal(operation: str, family: str, **params: Any) -> tuple[str, str]:
+        code = (await client.do(operation, family, **params))["error"]["code"]
+        row = (await here.audited("tools/call"))[-1]
+        assert row["verdict"] == "refused"
+        return code, row["reason"]
+
+    wrong = {"thing": "a", "_confirmation": "conf_no"}
+    assert await refusal("remove_thing", "read", **wrong) == ("NOT_FOUND_OPERATION",) * 2
+    entry = here.node.calls.aql.index(client._front._session.caller).by_name["create_thing"]  # type: ignore[union-attr]
+    was = entry.treatment
+    entry.__dict__["treatment"] = "deny"
+    assert await refusal("create_thing", "read", **wrong) == ("VALIDATION_ENDPOINT_MISMATCH",) * 2
+    assert await refusal("create_thing", "create", **wrong) == ("PERMISSION_DANGER_LEVEL_DENIED",) * 2
+    entry.__dict__["treatment"] = was
+    assert await refusal("create_thing", "create", **wrong) == ("TOKEN_INVALID",) * 2
+    assert await refusal("create_thing", "create", thing="a") == ("CONFIRMATION_REQUIRED",) * 2
+    said = [one["reason"].rpartition(": ")[2] for one in (await here.audited("aql/danger"))[-3:]]
+    assert said == ["denied", "denied, TOKEN_INVALID", "denied, CONFIRMATION_REQUIRED"]
+
+
 @pytest.mark.req("AQL-8.8.3-1", "AQL-8.7.2-10")
 async def test_another_trigger_stops_blocks_and_raises_the_risk_like_our_own(
     here: AgentsHere, caplog: pytest.LogCaptureFixture

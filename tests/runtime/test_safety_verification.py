@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import random
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -531,7 +532,18 @@ async def test_disabled_costs_nothing(tmp_path: Path) -> None:
     async with agents_here(tmp_path, "") as here:
         guard = here.node.calls.dispatch.guard
         assert 5 not in [check.number for check in guard.checks]
-        await here.agent("client:x").passes()
+        entered: set[str] = set()  # files whose code a call runs: what is not run takes no time
+
+        def note(frame: Any, event: str, arg: Any) -> None:
+            entered.add(frame.f_code.co_filename)
+
+        sys.setprofile(note)
+        try:
+            await here.agent("client:x").passes()
+        finally:
+            sys.setprofile(None)
+        assert any("/runtime/dispatch/" in one for one in entered)
+        assert [one for one in entered if "/runtime/safety/" in one] == []
         assert here.loop.evaluations == 0 and here.node.calls.safety.watch.is_needed is False
 
 

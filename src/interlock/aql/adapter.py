@@ -151,22 +151,23 @@ class Adapter:
 
         return declare
 
-    def run(self, *, http: str | None = None, token: str | None = None) -> None:
+    def run(self, *beside: "Adapter", http: str | None = None, token: str | None = None) -> None:
         """Serve MCP over standard input and output until it ends; with `http="127.0.0.1:8000"` at /mcp there instead.
 
-        `token`: which HTTP clients have to bring (`Authorization: Bearer`); an address that others reach needs one.
-        Raises ValueError for an address that is none, or has none.
+        `beside`: other adapters in the same session; all but one need a `prefix`. `token`: which HTTP clients have to
+        bring (`Authorization: Bearer`); an address that others reach needs one. Raises ValueError for an address that
+        is none, or has none, and DeclarationInvalid where two adapters have a tool of the same name.
         """
         from interlock.aql.server import serve_stdio
 
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
         if http is None:
-            asyncio.run(serve_stdio(self))
+            asyncio.run(serve_stdio((self, *beside)))
             return
         from interlock.aql.http_server import run_http
 
-        run_http(self, http, token)
+        run_http((self, *beside), http, token)
 
     def _declare(self, category: Category, function: Any, options: dict[str, Any]) -> Any:
         def declare(function: _Function) -> _Function:

@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -40,14 +40,14 @@ _ANSWER: Final = b'{"jsonrpc":"2.0","id":'
 _JSON: Final = b"application/json"
 
 
-def run_http(adapter: "Adapter", address: str, token: str | None) -> None:
+def run_http(adapters: Sequence["Adapter"], address: str, token: str | None) -> None:
     """Until the process is told to stop. Raises ValueError for an address, or the lack of a token."""
     import uvicorn
 
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         raise ValueError(f"{address!r} is no HOST:PORT")
-    app = HttpApplication(adapter, token, is_open=not is_loopback(host.strip("[]")))
+    app = HttpApplication(adapters, token, is_open=not is_loopback(host.strip("[]")))
     uvicorn.run(app, host=host.strip("[]"), port=int(port), log_level="warning", limit_concurrency=CONNECTIONS_MAX)
 
 
@@ -60,12 +60,12 @@ class _Session:
 
 
 class HttpApplication:
-    def __init__(self, adapter: "Adapter", token: str | None = None, *, is_open: bool = False) -> None:
+    def __init__(self, adapters: Sequence["Adapter"], token: str | None = None, *, is_open: bool = False) -> None:
         """`is_open`: others than this machine reach it, and a token is needed."""
         if is_open and not token:
             raise ValueError("an address that others reach needs a token")
-        self._adapter = adapter
-        self._offer = make_offer(adapter)
+        self._adapters = adapters
+        self._offer = make_offer(adapters)
         self._token = token
         self._is_open = is_open
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
@@ -80,7 +80,7 @@ class HttpApplication:
         while True:
             said = (await receive())["type"]
             if said == "lifespan.shutdown":
-                cancel_executions(self._adapter)
+                cancel_executions(self._adapters)
             await send({"type": f"{said}.complete"})
             if said == "lifespan.shutdown":
                 return

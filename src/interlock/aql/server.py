@@ -1,6 +1,7 @@
-"""An adapter as an MCP server at standard input and output, in both eras of MCP."""
+"""An adapter, or several in one session, as an MCP server at standard input and output, in both eras of MCP."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -8,6 +9,7 @@ from msgspec import Raw
 
 from interlock.aql.context import Context
 from interlock.aql.service import LOCAL, Service
+from interlock.aql.signature import DeclarationInvalid
 from interlock.net.message_pipe import MessagePipe
 from interlock.protocol.aql.envelope import failed
 from interlock.protocol.aql.errors import invalid_encoding
@@ -46,29 +48,39 @@ class EndpointTool(msgspec.Struct, frozen=True):
         return members
 
 
-async def serve_stdio(adapter: "Adapter") -> None:
-    """Until standard input ends; what still runs then is cancelled."""
-    line = _Line(make_offer(adapter))
+async def serve_stdio(adapters: Sequence["Adapter"]) -> None:
+    """Until standard input ends; what still runs then is cancelled. Raises DeclarationInvalid."""
+    line = _Line(make_offer(adapters))
     line.begin(await open_standard(line, REQUEST_BYTES_MAX))
     await line.closed.wait()
-    cancel_executions(adapter)
+    cancel_executions(adapters)
 
 
-def cancel_executions(adapter: "Adapter") -> None:
-    for execution in adapter.executions:
-        if execution.ended_at is None:  # AQL-2.3.3-3
-            execution.cancel()
+def cancel_executions(adapters: Sequence["Adapter"]) -> None:
+    for adapter in adapters:
+        for execution in adapter.executions:
+            if execution.ended_at is None:  # AQL-2.3.3-3
+                execution.cancel()
 
 
-def make_offer(adapter: "Adapter") -> Offer:
-    service = Service(adapter)
-    served = [EndpointTool(one["name"], Raw(msgspec.json.encode(one)), service) for one in service.definitions()]
+def make_offer(adapters: Sequence["Adapter"]) -> Offer:
+    """The endpoints of all of them; the first one names the server. Raises DeclarationInvalid."""
+    served: dict[str, EndpointTool] = {}
+    for adapter in adapters:
+        service = Service(adapter)
+        for one in service.definitions():
+            if one["name"] in served:  # AQL-C.mode-4
+                raise DeclarationInvalid(
+                    f"two adapters of this session have the tool {one['name']!r}; give '{adapter.name}' a prefix"
+                )
+            served[one["name"]] = EndpointTool(one["name"], Raw(msgspec.json.encode(one)), service)
+    first = adapters[0]
     return Offer(
-        name=adapter.name,
-        version=adapter.version,
-        instructions=adapter.description or None,
+        name=first.name,
+        version=first.version,
+        instructions="\n".join(one.description for one in adapters if one.description) or None,
         max_bytes=2 * RESPONSE_BYTES_MAX,
-        tools={tool.name: tool for tool in served},
+        tools=served,
     )
 
 

@@ -305,6 +305,7 @@ class Service:
                 "warnings": True,
                 "confirmation": adapter.danger_levels,
                 "dangerous_operations": adapter.danger_levels,
+                "execution_safety_loop": "disabled",  # AQL-8.6.1-3: an adapter has none; a node in front of it may
             },
             "limits": adapter.limits.shown(),
             "concurrency": adapter.concurrency,

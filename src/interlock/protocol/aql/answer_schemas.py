@@ -188,7 +188,7 @@ def check_answer(envelope: Any, arguments: Any) -> None:
     if isinstance(arguments, dict):
         if "operations" in arguments and "results" in envelope:
             name = "batch"
-        elif arguments.get("operation") == "introspect" and arguments.get("_is_wrong") is None:
+        elif arguments.get("operation") == "introspect":
             code = envelope.get("error", {}).get("code")
             name = "result" if code in ("VALIDATION_ENDPOINT_MISMATCH", "VALIDATION_INVALID_TYPE") else "introspection"
     _compiled[name].validate(envelope)
