@@ -35,6 +35,7 @@ NOTICE = Notice(
     id="3f9c0a1b-0000-4000-8000-000000000001",
     kind="call",
     tool="files.delete",
+    name="files.delete",
     requested_by="client:alice",
     created_at="2026-11-15T10:00:00Z",
     expires_at=None,
@@ -259,7 +260,7 @@ async def test_the_desktop_is_told_by_its_own_program_and_text_stays_text(
     script.write_text(f"#!{sys.executable}\nimport sys, json\njson.dump(sys.argv, open(r'{tmp_path}/said', 'w'))\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    hostile: dict[str, Any] = {"tool": '-x <b>"; do shell script "x', "requested_by": "client:\u202ea\nb"}
+    hostile: dict[str, Any] = {"name": '-x <b>"; do shell script "x', "requested_by": "client:\u202ea\nb"}
     notice = Notice(**{name: getattr(NOTICE, name) for name in NOTICE.__struct_fields__} | hostile)
     await DesktopChannel(platform).send(notice)
     *_, title, text = json.loads((tmp_path / "said").read_text())

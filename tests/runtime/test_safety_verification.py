@@ -600,8 +600,8 @@ async def test_channels_bring_the_code_to_operators_and_not_in_arguments(tmp_pat
         assert (await agent.verify(id, notice["code"]))["verified"] is True
     desktop = DesktopChannel("linux")
     told = Notice(
-        event="x", id=id, kind="verify", tool="agent.x", requested_by="y", created_at="", expires_at=None, url="",
-        node="", code="12345-67890",
+        event="x", id=id, kind="verify", tool="agent.x", name="agent.x", requested_by="y", created_at="",
+        expires_at=None, url="", node="", code="12345-67890",
     )  # fmt: skip
     assert "12345" not in " ".join(desktop._dialog_argv()) and b"12345-67890" in desktop._dialog(told, "12345-67890")
     assert b"12345-67890" in DesktopChannel("darwin")._dialog(told, "12345-67890")

@@ -58,6 +58,7 @@ def approval(id: str, kind: str = "call", **more: Any) -> dict[str, Any]:
         "passkey_origin": None,
     }
     made |= more
+    made.setdefault("name", made["tool"])
     digest = call_digest(
         ARGUMENTS,
         aggregator_id=OWN_ID,

@@ -324,7 +324,7 @@ def test_a_draft_is_finished_with_what_its_source_said_of_tools(notes: Notes, in
     (folder / "DRIVER.draft.md").write_text(text(draft))
     record = {"sources": ["cursor/notes"], "base": draft, "hints": {"without_tools": ["noteList"], "asks": True}}
     (folder / "import.json").write_text(json.dumps(record))
-    done = inline("add", "notes-mcp", "--yes")
+    done = inline("add", "notes", "--yes")
     assert done.code == 0, done.err
     assert not (folder / "DRIVER.draft.md").exists()
     assert (folder / "import.json").exists()
@@ -371,7 +371,7 @@ def test_an_import_starts_what_was_agreed_to_and_the_driver_is_ready(
     assert ("no server was started" in unasked.err, notes.lines) == (True, [])
     done = inline("import", "--from", "cursor", "--yes", "--json")
     assert done.code == 0, done.out
-    assert f"my-notes-mcp: {sys.executable} {SERVER}" in done.err
+    assert f"\nmy-notes: {sys.executable} {SERVER}" in f"\n{done.err}"
     assert [(each["id"], each["state"]) for each in done.json["connected"]] == [
         ("my-notes-mcp", "ready"),
         ("away-mcp", "failed"),

@@ -53,7 +53,7 @@ def test_the_table_has_what_waits_and_how_long_is_left(inline: Inline, inbox: Fa
     done = inline("approvals")
     assert done.code == 0
     heads, *rows = [line.split() for line in done.lines]
-    assert heads == ["ID", "KIND", "TOOL", "ASKED", "BY", "LEFT"]
+    assert heads == ["ID", "KIND", "ABOUT", "ASKED", "BY", "LEFT"]
     assert rows[0] == ["3f9c0a1b", "call", "files.delete", "client:agent", "(coder)", "4", "min"]
     assert [row[1:3] for row in rows[1:]] == [["definition", "notes.tidy"], ["definition", "notes.read"]]
     assert "no limit" in done.lines[2]

@@ -155,7 +155,7 @@ def test_drafts_and_drivers_of_two_majors_are_told_apart(inline: Inline, workspa
     (draft / "DRIVER.draft.md").write_text("---\n---\n")
     listed = inline("drivers", "list")
     assert "draft-mcp" in listed.out
-    assert "interlock add draft-mcp" in listed.out
+    assert "interlock add draft finishes it" in listed.out
     done = inline("drivers", "show", "files-mcp", "--json")
     assert (done.code, done.json["error"]) == (1, "ambiguous")
     assert inline("drivers", "show", "files-mcp@2", "--json").json["version"] == "2.0.0"
@@ -287,7 +287,7 @@ def test_check_upstream_says_what_other_hosts_refuse(inline: Inline, workspace: 
     done = inline("check", str(folder), "--upstream")
     assert (done.code, "/server" in done.out) == (0, True)
     assert "other hosts refuse this" in done.out
-    assert "interlock export driver files-mcp --upstream" in done.out
+    assert "interlock export driver files --upstream" in done.out
     assert inline("check", str(folder), "--upstream", "--strict").code == 1
 
 

@@ -391,6 +391,32 @@ def test_an_untrusted_driver_waits_in_the_inbox_and_a_signature_over_its_files_t
     assert waiting(signed_for) == []
 
 
+def test_the_server_of_a_driver_has_one_name_wherever_a_person_looks(signed_for: Served) -> None:
+    """Its id and version are a column or a detail; the name is the segment of its tools."""
+    signed_for.write("first-mcp")
+    until(lambda: waiting(signed_for))
+    (asked,) = waiting(signed_for)
+    assert (asked["name"], asked["tool"]) == ("first", "drivers.first-mcp@1")
+    row = next(line for line in signed_for.inline("approvals").lines if line.startswith(asked["id"][:8]))
+    assert row.split()[1:3] == ["definition", "first"]
+    head, *rest = signed_for.inline("approvals", "show", asked["id"]).lines
+    assert head == "first  pending"
+    assert "  signed as    drivers.first-mcp@1" in rest
+    done = signed_for.inline("approve", asked["id"], "--yes", "--key", "ada", INTERLOCK_PASSPHRASE="correct horse")
+    assert done.lines[-1] == "done: first is trusted", done.err
+    until(lambda: signed_for.states() == {"first-mcp": "ready"})
+    signed_for.write("first-mcp", description="Another.")
+    until(lambda: waiting(signed_for))
+    assert signed_for.inline("deny", waiting(signed_for)[0]["id"]).out.startswith("denied: first, asked by node")
+    told = signed_for.inline("audit", "tail", "-n", "100").out
+    assert " first" in told
+    looked = [told, signed_for.inline("status").out, signed_for.inline("links", "list").out]
+    looked += [signed_for.inline(*words).out for words in (("drivers", "list"), ("doctor",), ("approvals",))]
+    for out in looked:
+        assert "first" in out or out is looked[-1]
+        assert "first-mcp@1" not in out
+
+
 def test_where_somebody_may_approve_no_driver_is_trusted_without_their_signature(signed_for: Served) -> None:
     signed_for.write("first-mcp")
     until(lambda: "first-mcp" in signed_for.states())

@@ -67,6 +67,10 @@ def test_secrets_of_every_place_are_in_the_store_and_in_no_file(interlock: Inter
     assert "my-files-mcp/api-token" in dry.out
     done = interlock("import", "--no-connect")
     assert (done.code, done.err.count("error")) == (0, 0)
+    heads = [line for line in done.out.splitlines() if line.startswith("new ")]
+    assert "new far (Cursor)" in heads  # by its one name: the id is in the paths
+    assert not [head for head in heads if "-mcp" in head]
+    assert "interlock add my-files asks the server" in done.err
     kept = {
         "my-files-mcp/api-key": f"arg{MARKER}",
         "my-files-mcp/postgres-url": f"postgres://u:dsn{MARKER}@db.example/x",

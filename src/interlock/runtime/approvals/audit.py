@@ -6,6 +6,7 @@ import msgspec
 
 from interlock.protocol.approvals.approval import Approval, Decision, What
 from interlock.protocol.approvals.state import Status
+from interlock.runtime.approvals.subject_name import subject_name
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.recorder import Recorder, digest_of
 
@@ -65,7 +66,7 @@ def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str,
         "who": who,
         "via": "approvals",
         "method": method,
-        "tool": approval.tool,
+        "tool": subject_name(approval),
         "args_sha256": None if approval.params is None else str(digest_of(approval.params)),
         "verdict": verdict,
         "outcome": outcome,

@@ -41,7 +41,8 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     event: str
     id: str
     kind: str
-    tool: str
+    tool: str  # the subject that is signed
+    name: str  # what people call it
     requested_by: str
     created_at: str
     expires_at: str | None
@@ -92,14 +93,14 @@ class DesktopChannel:
         return ["zenity", "--text-info", f"--title={_TITLE}", f"--timeout={DIALOG_S}", "--width=480"]
 
     def _dialog(self, notice: Notice, code: str) -> bytes:
-        text = plain(f"{notice.tool}, of {notice.requested_by}, waits for you. Code: {code}")
+        text = plain(f"{notice.name}, of {notice.requested_by}, waits for you. Code: {code}")
         if self._platform != "darwin":
             return text.encode()
         quoted = text.replace("\\", "").replace('"', "")
         return f'display dialog "{quoted}" buttons {{"OK"}} giving up after {DIALOG_S}\n'.encode()
 
     def _argv(self, notice: Notice) -> list[str]:
-        text = plain(f"{notice.tool}, asked by {notice.requested_by}: interlock approvals show {notice.id[:8]}")
+        text = plain(f"{notice.name}, asked by {notice.requested_by}: interlock approvals show {notice.id[:8]}")
         if self._platform == "darwin":
             return ["osascript", *(word for line in _APPLE_SCRIPT for word in ("-e", line)), _TITLE, text]
         return ["notify-send", "--app-name=Interlock", "--", _TITLE, escape(text, quote=False)]

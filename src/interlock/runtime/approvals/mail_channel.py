@@ -42,7 +42,7 @@ class MailChannel:
         mail["Subject"] = "Interlock: a decision waits"
         mail["From"], mail["To"] = self._sender, ", ".join(self._receivers)
         mail["Date"], mail["Message-ID"] = formatdate(), make_msgid(domain="interlock.invalid")
-        lines = [f"{notice.tool}, asked by {notice.requested_by}, waits for a decision.", notice.url]
+        lines = [f"{notice.name}, asked by {notice.requested_by}, waits for a decision.", notice.url]
         lines += [f"Until {notice.expires_at}."] if notice.expires_at is not None else []
         lines += [f"Code: {notice.code}"] if notice.code is not None else []
         mail.set_content("\n".join(plain(line) for line in lines) + "\n")

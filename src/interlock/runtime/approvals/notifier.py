@@ -22,6 +22,7 @@ from interlock.runtime.approvals.channels import (
 )
 from interlock.runtime.approvals.feed import Listener
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.approvals.subject_name import subject_name
 from interlock.runtime.base.clock import Clock, rfc3339
 
 log = logging.getLogger("interlock.approvals")
@@ -124,6 +125,7 @@ class Notifier:
             id=approval.id,
             kind=approval.kind.value,
             tool=approval.tool,
+            name=subject_name(approval),
             requested_by=approval.requested_by,
             created_at=rfc3339(approval.created_at),
             expires_at=None if approval.expires_at is None else rfc3339(approval.expires_at),

@@ -22,6 +22,7 @@ from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.decisions import DecisionService
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.approvals.subject_name import subject_name
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.runtime.trust.passkeys import PasskeyService
@@ -153,6 +154,7 @@ class ApprovalViews:
             agent=approval.agent,
             room=approval.room,
             tool=approval.tool,
+            name=subject_name(approval),
             reason=approval.reason,
             requires=approval.requires.value,
             created_at=rfc3339(approval.created_at),

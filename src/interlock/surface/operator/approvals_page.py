@@ -98,17 +98,17 @@ def shown(one: Approval) -> Shown:
 
 def _title(one: Approval) -> str:
     if one.source == "drivers":
-        return f"Trust {one.tool}?"
+        return f"Trust {one.name}?"
     if one.kind in AGENT_EFFECTS:
-        return f"The agent {one.agent or one.tool} waits"
+        return f"The agent {one.agent or one.name} waits"
     titles = {
-        "definition": f"What does {one.tool} do?",
+        "definition": f"What does {one.name} do?",
         "configuration": "Did you loosen the configuration?",
         "proposal": f"A proposal in the room {one.room}",
-        "request": f"A request to the registry of names: {one.tool.partition('.')[2]}",
-        "enrolment": f"May {one.tool.partition('.')[2]} approve from now on?",
+        "request": f"A request to the registry of names: {one.name}",
+        "enrolment": f"May {one.name} approve from now on?",
     }
-    return titles.get(one.kind, f"A call of {one.tool}")
+    return titles.get(one.kind, f"A call of {one.name}")
 
 
 def _heading(one: Approval) -> str:
@@ -116,9 +116,9 @@ def _heading(one: Approval) -> str:
         return text(_title(one))
     if one.kind == "proposal":
         verb = "proposes" if one.status in OPEN else "proposed"
-        return f"{text(one.agent or one.requested_by)} {verb} <code>{text(one.tool)}</code>"
+        return f"{text(one.agent or one.requested_by)} {verb} <code>{text(one.name)}</code>"
     verb = "wants to call" if one.status in OPEN else "called" if one.status in _RAN else "wanted to call"
-    return f"{text(one.requested_by)} {verb} <code>{text(one.tool)}</code>"
+    return f"{text(one.requested_by)} {verb} <code>{text(one.name)}</code>"
 
 
 def _effect(one: Approval) -> str:
@@ -177,7 +177,8 @@ def _facts(one: Approval) -> str:
         ("Participant" if one.kind == "proposal" else "Agent", one.agent),
         ("Room", one.room),
         ("Target", one.target if one.kind == "proposal" else None),
-        ("Tool", one.tool),
+        ("Server" if one.source == "drivers" else "Tool", one.name),
+        ("Signed as", one.tool if one.tool != one.name else None),
         ("Route", " / ".join(one.route)),
         ("Capability" if CLASSIFIED in one.factors else "The server says", _capability(one.capability)),
         ("Why you are asked", one.reason),

@@ -26,7 +26,7 @@ class Locks:
             return msgspec.json.decode(entry.value, type=Locked)
         except msgspec.DecodeError as error:
             raise Damaged(
-                f"what is recorded of the installation of {key} cannot be read; "
+                f"what is recorded of the installation of {server_name(key)} cannot be read; "
                 f"run `interlock drivers update {server_name(key)}`"
             ) from error
 

@@ -14,6 +14,7 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.protocol.drivers.model import Problem
+from interlock.protocol.drivers.server_name import exposed_segment
 
 DRIVER_FILE: Final = "DRIVER.md"
 DRAFT_FILE: Final = "DRIVER.draft.md"
@@ -117,6 +118,15 @@ def inside(path: Path, folder: Path) -> bool:
 def is_text(name: str) -> bool:
     """Whether a name can be written down and read: file systems take bytes that are no text, and ends of lines."""
     return name.isprintable()
+
+
+def maybe_folder(workspace: Path, called: str | None, *files: str) -> Path | None:
+    """The folder of the workspace's driver that is called so, by its id or by the name of its server, with one of these
+    files. A name that two of them have is no answer."""
+    there = [one for one in (workspace / DRIVERS).glob("*") if any((one / name).is_file() for name in files)]
+    named = [one for one in there if exposed_segment(one.name) == called]
+    exact = [one for one in there if one.name == called]
+    return exact[0] if exact else named[0] if len(named) == 1 else None
 
 
 def maybe_stat(path: Path) -> Stat | None:

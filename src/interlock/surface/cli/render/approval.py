@@ -36,13 +36,13 @@ _DIFF_STYLES: Final = {"+": "green", "-": "red"}
 
 
 def table(found: Sequence[ApprovalSummary], width: int) -> list[Text]:
-    rows = [[Text(head, style="dim") for head in ("ID", "KIND", "TOOL", "ASKED BY", "LEFT")]]
+    rows = [[Text(head, style="dim") for head in ("ID", "KIND", "ABOUT", "ASKED BY", "LEFT")]]
     length = short_id_length([one.id for one in found])
     rows += [
         [
             Text(plain(one.id[:length]), style="bold"),
             Text(plain(one.kind)),
-            Text(plain(one.tool)),
+            Text(plain(one.name)),
             Text(plain(f"{one.requested_by} ({one.agent})" if one.agent else one.requested_by)),
             Text(time_left(one), style=_STYLES.get(one.status, "dim")),
         ]
@@ -64,7 +64,7 @@ def time_left(one: ApprovalSummary) -> str:
 
 
 def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
-    head = Text.assemble((plain(one.tool), "bold"), "  ", (plain(one.status), _STYLES.get(one.status, "dim")))
+    head = Text.assemble((plain(one.name), "bold"), "  ", (plain(one.status), _STYLES.get(one.status, "dim")))
     lines = [head, *labelled_lines("id", plain(one.id), width), *labelled_lines("kind", plain(one.kind), width)]
     lines += labelled_lines("what happens", _happens(one), width)
     who = one.requested_by + (f", through {one.agent}" if one.agent else "")
@@ -94,6 +94,8 @@ def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
         lines += labelled_lines(plain(one.decision.what), plain(_decision_text(one.decision)), width)
     if one.outcome:
         lines += labelled_lines("outcome", plain(one.outcome), width)
+    if one.tool != one.name:
+        lines += labelled_lines("signed as", plain(one.tool), width, style="dim")
     lines += labelled_lines("digest", plain(one.digest), width, style="dim")
     return lines + _content(one, width)
 

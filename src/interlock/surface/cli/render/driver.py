@@ -128,8 +128,8 @@ def draw_list(out: "Output", listed: Drivers) -> None:
             ]
         )
     for draft in listed.drafts:
-        finish = Text(f"interlock add {one_line(draft.id)} finishes it")
         name, id = one_line(exposed_segment(draft.id)), one_line(draft.id)
+        finish = Text(f"interlock add {name} finishes it")
         rows.append([Text(name, style="bold"), Text("draft"), Text("-"), Text("-"), Text(id, style="dim"), finish])
     out.draw(*in_columns(rows, width=out.console.width, shrink={5: 24, 4: 12, 0: 12}, right=frozenset((3,))))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from interlock.protocol.drivers.server_name import exposed_segment
 from interlock.runtime.interop.client_discovery import SourceFile
 from interlock.runtime.interop.importer import DriverReport, Report, SecretReport
 from interlock.runtime.interop.probe_drafts import ProbeResult
@@ -75,7 +76,7 @@ def show_report(
     elif dry_run:
         out.remark("nothing was written: this was --dry-run")
     else:
-        drafts = [each.id for each in report.drivers if each.draft]
+        drafts = [exposed_segment(each.id) for each in report.drivers if each.draft]
         if drafts and not asks_now:
             out.remark(f"which tools they have is not known yet: interlock add {quote(drafts[0])} asks the server")
 
@@ -83,7 +84,9 @@ def show_report(
 def _show_driver(out: Output, driver: DriverReport, *, dry_run: bool) -> None:
     sources = ", ".join(dict.fromkeys(driver.sources))
     would = "would be " if dry_run and driver.status != "unchanged" else ""
-    out.line(f"{would}{driver.status} {driver.id} ({one_line(driver.name)}, {sources})")
+    name = exposed_segment(driver.id)
+    named = "" if driver.name == name else f"{one_line(driver.name)}, "  # what its client calls it
+    out.line(f"{would}{driver.status} {name} ({named}{sources})")
     for file in driver.files:
         out.line(f"  {file}")
     for pointer in driver.changed:

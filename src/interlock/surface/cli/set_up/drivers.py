@@ -92,7 +92,9 @@ def _refused_elsewhere(one: Declared, known: list[Found]) -> Iterator[Found]:
         if each.field in said:
             yield each
         else:
-            hint = f"it is an extension of Interlock: interlock export driver {one.id} --upstream writes it without"
+            hint = (
+                f"it is an extension of Interlock: interlock export driver {one.segment} --upstream writes it without"
+            )
             told = f"other hosts refuse this: {each.message}"
             yield msgspec.structs.replace(each, severity="warning", message=told, hint=hint)
 

@@ -42,7 +42,7 @@ app = verb_app("Make a driver of an MCP server.")
     interlock add docker:mcp/time --yes
     interlock add dns:example.com
     interlock add -- node ./server.js --port 0
-    interlock add notes-mcp
+    interlock add notes
     """,
 )
 def add(
@@ -51,7 +51,7 @@ def add(
         str,
         typer.Argument(
             metavar="REF",
-            help="npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, dns:DOMAIN, ./program, or a draft's id.",
+            help="npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, dns:DOMAIN, ./program, or a draft's name.",
         ),
     ],
     args: Annotated[
@@ -230,10 +230,10 @@ class _Flow:
         import msgspec
 
         from interlock.runtime.drivers.add.flow import request_of_draft
-        from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS
+        from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, maybe_folder
 
-        folder = self.plan.workspace / DRIVERS / self.asked.reference
-        made = request_of_draft(folder) if (folder / DRAFT_FILE).is_file() else self._read_reference()
+        folder = maybe_folder(self.plan.workspace, self.asked.reference, DRAFT_FILE)
+        made = request_of_draft(folder) if folder is not None else self._read_reference()
         return msgspec.structs.replace(made, tools=self.asked.tools, classes=self.asked.classes, replaces=self._replace)
 
     def _read_reference(self) -> "DriverRequest":

@@ -211,6 +211,6 @@ def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachab
             if out.as_json:
                 out.json_line(values[one.id])
             else:
-                out.line(f"{one.id}  {one.kind}  {one_line(one.tool)}  {one_line(one.requested_by)}  {time_left(one)}")
+                out.line(f"{one.id}  {one.kind}  {one_line(one.name)}  {one_line(one.requested_by)}  {time_left(one)}")
         seen = {one.id: one.status for one in found}
         out.console.file.flush()

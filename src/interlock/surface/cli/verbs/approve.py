@@ -178,7 +178,7 @@ def _choose_answer(one: "Approval", given: str | None) -> str | None:
         return one.answers[0]
     if not can_ask():
         raise BadUsage("answer_needed", "say what the tool is", hint=f"--class {' or '.join(one.answers)}")
-    chosen = typer.prompt(f"What is {one.tool}? {', '.join(one.answers)}", err=True).strip().lower().replace("-", "_")
+    chosen = typer.prompt(f"What is {one.name}? {', '.join(one.answers)}", err=True).strip().lower().replace("-", "_")
     if chosen not in one.answers:
         raise Waits("not_decided", "that is none of them; it still waits")
     return str(chosen)
@@ -219,16 +219,16 @@ def _outcome_text(one: "Approval") -> str:
     if one.kind == "definition" and one.status == "failed":
         return f"approved, and it could not be done: {one_line(one.outcome or '')}"
     if one.kind == "enrolment":
-        return f"done: {one_line(one.tool.partition('.')[2])} may approve from now on"
+        return f"done: {one_line(one.name)} may approve from now on"
     if one.kind == "configuration":
         return "done: the change of the configuration is signed"
     if one.kind == "definition":
-        return f"done: {one_line(one.tool)} is remembered"
+        return f"done: {one_line(one.name)} is {'trusted' if one.source == 'drivers' else 'remembered'}"
     if one.kind == "request":
-        name = one_line(one.tool.partition(".")[2])
+        name = one_line(one.name)
         return f"{one_line(one.outcome or one.status)}: interlock names show {name} has it as it is now"
     if one.kind == "proposal":
         return f"approved: it was sent to {one_line(one.target or '')} in the room {one_line(one.room or '')}"
     if one.source == "aql":
-        return f"approved: {one_line(one.agent or one.tool)} may go on"
+        return f"approved: {one_line(one.agent or one.name)} may go on"
     return f"approved: the same call by {one_line(one.requested_by)} runs once ({time_left(one)} left)"

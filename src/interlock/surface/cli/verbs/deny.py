@@ -48,4 +48,4 @@ def deny(
     from interlock.surface.cli.terminal.text import one_line
 
     one = done.as_(Approval)
-    out.line(f"{'returned' if return_ else 'denied'}: {one_line(one.tool)}, asked by {one_line(one.requested_by)}")
+    out.line(f"{'returned' if return_ else 'denied'}: {one_line(one.name)}, asked by {one_line(one.requested_by)}")

@@ -1,7 +1,6 @@
 """interlock export client | driver"""
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -209,15 +208,14 @@ def _driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str,
     from interlock.protocol.drivers.files.driver import DRIVER_FILE, read_driver
     from interlock.protocol.drivers.files.inventory import SECRETS_FILE, read_secrets
     from interlock.runtime.drivers.workspace.imported_folder import read_folder
-    from interlock.runtime.drivers.workspace.scan import DRIVERS
+    from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, maybe_folder
 
-    path = invocation.loaded.plan.workspace / DRIVERS / identifier
-    if Path(identifier).name != identifier or not path.is_dir():
+    path = maybe_folder(invocation.loaded.plan.workspace, identifier, DRIVER_FILE, DRAFT_FILE)
+    if path is None:
         raise Refused("not_found", f"there is no driver {identifier}", hint="interlock drivers list shows them")
     folder = read_folder(path)
     if folder.file != DRIVER_FILE:
-        what = "a draft" if folder.file else "no driver"
-        raise Refused("not_ready", f"{identifier} is {what}", hint=f"interlock add {identifier} asks its server first")
+        raise Refused("not_ready", f"{identifier} is a draft", hint=f"interlock add {identifier} asks its server first")
     plan = invocation.loaded.plan
     reading = read_driver(folder.text.encode(), str(path / DRIVER_FILE), insecure_hosts=plan.drivers.insecure_hosts)
     if reading.value is None:
@@ -243,13 +241,14 @@ def _upstream(invocation: Invocation, data: dict[str, Any]) -> None:
 
 
 def _server_json(invocation: Invocation, driver: "Driver", data: dict[str, Any], name: str | None) -> None:
+    from interlock.protocol.drivers.server_name import exposed_segment
     from interlock.protocol.interop.write.registry_description import registry_description
 
     found = registry_description(driver, data, name)
     if found is None:
         raise Refused(
             "not_describable",
-            f"{driver.id} is a program of this machine, and a registry describes packages and addresses",
+            f"{exposed_segment(driver.id)} is a program of this machine; a registry describes packages and addresses",
             hint="publish it as a package first",
         )
     invocation.out.json(found.data)

@@ -121,7 +121,7 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
     out = invocation.out
 
     def agreed(driver: "DriverReport") -> bool:
-        out.remark(f"{driver.id}: {one_line(join(driver.command))}")  # AIP-import-8
+        out.remark(f"{exposed_segment(driver.id)}: {one_line(join(driver.command))}")  # AIP-import-8
         return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)  # AIP-import-8
 
     async def finish(folder: Path, agree: "Agree") -> "AddResult":
@@ -139,7 +139,8 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
             stands = "trusted" if is_trusted else f"waits for you: interlock serve, then interlock drivers trust {name}"
             out.remark(f"{name}: {count(len(each.files), 'file')} written, {stands}")
         elif each.state == "failed":
-            out.remark(f"{each.id} stays a draft: {one_line(each.reason or '')}; interlock add {each.id} tries again")
+            name = exposed_segment(each.id)
+            out.remark(f"{name} stays a draft: {one_line(each.reason or '')}; interlock add {name} tries again")
     return done
 
 

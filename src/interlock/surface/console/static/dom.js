@@ -36,6 +36,8 @@ export function put(element, ...children) {
 }
 
 export const main = () => document.querySelector("main");
+const ASKED = { call: "call", definition: "what does it do?", start: "start of an agent", step: "step of an agent", verify: "check of an agent", enrolment: "new approver", configuration: "loosened configuration", proposal: "proposal in a room", request: "request for a name" };
+export const asked = (approval) => approval.source === "drivers" ? "server to trust" : ASKED[approval.kind] || approval.kind;
 export const pill = (text, kind) => h("span", { class: "pill " + (kind || "") }, text);
 export const code = (text) => h("code", null, text);
 

@@ -1,6 +1,6 @@
 // The inbox: what waits for a decision, and what was decided. One opens on a page of its own.
 import { failure, get } from "/console/api.js";
-import { ago, countdown, empty, h, keys, main, pill, put } from "/console/dom.js";
+import { ago, asked, countdown, empty, h, keys, line, main, pill, put } from "/console/dom.js";
 import { on, start } from "/console/live.js";
 
 const found = new Map();
@@ -8,7 +8,6 @@ let shows = "pending", chosen = 0;
 
 const list = h("ul", { class: "rows live-data" });
 const told = h("div");
-const KINDS = { call: "call", definition: "what does it do?", start: "agent starts", step: "agent goes on", verify: "agent is checked", enrolment: "new approver", configuration: "loosened configuration", proposal: "proposal in a room" };
 const CLASSES = { pending: "pending", approved: "approved", done: "done", used: "info" };
 
 const rows = () => [...list.querySelectorAll("a.row")];
@@ -22,8 +21,8 @@ function choose(step) {
 function row(one) {
   const end = one.status === "pending" ? one.countdown : h("span", { class: "end" }, ago(one.decision?.at || one.created_at));
   return h("li", null, h("a", { class: "row", href: "/approvals/" + encodeURIComponent(one.id) },
-    pill(one.status === "pending" ? KINDS[one.kind] || one.kind : one.status, CLASSES[one.status] || "bad"),
-    h("span", { class: "name" }, one.tool), end,
+    pill(one.status === "pending" ? asked(one) : one.status, CLASSES[one.status] || "bad"),
+    h("span", { class: "name" }, line(one.name)), end,
     h("span", { class: "sub" }, "asked by " + one.requested_by, one.agent ? " (" + one.agent + ")" : "", one.reason ? " · " + one.reason : "",
       one.decision ? " · " + one.decision.what + " by " + one.decision.by : "")));
 }

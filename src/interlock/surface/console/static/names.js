@@ -20,7 +20,7 @@ const href = (name) => "/names?" + new URLSearchParams({ ...(words.value ? { q: 
 function drawWaiting() {
   const all = [...waiting.values()];
   put(requests, all.length > 0 && [h("h2", null, "Waiting for an expert"), h("ul", { class: "rows" }, all.map((one) => h("li", null,
-    h("a", { class: "row", href: "/approvals/" + encodeURIComponent(one.id) }, pill("request", "pending"), h("span", { class: "name" }, line(one.tool.replace(/^names\./, ""))),
+    h("a", { class: "row", href: "/approvals/" + encodeURIComponent(one.id) }, pill("request", "pending"), h("span", { class: "name" }, line(one.name)),
       h("span", { class: "sub" }, line(one.requested_by), one.reason ? " · " + line(one.reason) : "")))))]);
 }
 

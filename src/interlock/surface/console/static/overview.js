@@ -1,6 +1,6 @@
 // The node at a glance: how it stands, what waits for a person, the tree with its reasons, what happened last.
 import { failure, get } from "/console/api.js";
-import { ago, code, copy, count, countdown, empty, h, line, main, mood, needsAttention, pill, put } from "/console/dom.js";
+import { ago, asked, code, copy, count, countdown, empty, h, line, main, mood, needsAttention, pill, put } from "/console/dom.js";
 import { on, start } from "/console/live.js";
 import { row } from "/console/records.js";
 
@@ -8,15 +8,13 @@ const RECENT = 8, WAITING = 5;
 const waiting = new Map();
 const place = {};
 
-const label = { call: "call", definition: "what a tool does", start: "start of an agent", step: "step of an agent", verify: "check of an agent", enrolment: "new approver", configuration: "loosened configuration", proposal: "proposal in a room", request: "request for a name" };
-
 function drawWaiting() {
   const all = [...waiting.values()].sort((a, b) => a.created_at.localeCompare(b.created_at));
   put(place.waiting, all.length === 0
     ? empty("Nothing waits for you", h("p", null, "A call whose effect cannot be undone, and a tool of which nobody has said what it does, is held here until a person decides."))
     : [h("ul", { class: "rows" }, all.slice(0, WAITING).map((one) => h("li", null,
         h("a", { class: "row", href: "/approvals/" + encodeURIComponent(one.id) },
-          pill(label[one.kind] || one.kind, "pending"), h("span", { class: "name" }, one.tool),
+          pill(asked(one), "pending"), h("span", { class: "name" }, line(one.name)),
           one.countdown,
           h("span", { class: "sub" }, one.requested_by, one.reason ? " · " + one.reason : ""))))),
       all.length > WAITING && h("p", null, h("a", { href: "/approvals" }, "All " + all.length + " in the inbox"))]);
