@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,11 +79,12 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     }
     declare(workspace, "filed", sandbox={"fs": files, "exec": {"allow": False, "spawn": ["git"]}})
     declare(workspace, "wired", network={"egress": ["localhost"]})
+    declare(workspace, "closed", network={"egress": []})
     declare(workspace, "small", runner={"limits": {"memory_mb": 64}})
     declare(workspace, "short", runner="./RUNNER.md")
     (workspace / ".drivers" / "short-mcp" / "RUNNER.md").write_text(text({"limits": {"cpu_ms": 700}}))
     env = {"OPENAI_API_KEY": "sk-host", "WANTED": "passed"}
-    names = {f"demo__{name}" for name in ("free", "caged", "filed", "wired", "small", "short")}
+    names = {f"demo__{name}" for name in ("free", "caged", "filed", "wired", "closed", "small", "short")}
     with outside() as there, running_node(folder, {}, CONFIG, env) as node, Wire(node) as wire:
         wait_for(lambda: names <= {tool["name"] for tool in wire.modern("tools/list").message["result"]["tools"]}, 30)
         yield Scene(node, there, folder)
@@ -134,6 +136,24 @@ def test_a_driver_reaches_the_hosts_of_its_file(scene: Scene) -> None:
     assert "egress_denied: api.bar.com" in said
     assert "allow with: interlock drivers allow wired api.bar.com" in said
     assert "failed" in scene.call("caged", "fetch", url)
+
+
+@pytest.mark.req("AIP-import-11")
+def test_a_driver_that_dials_out_is_told_the_command_that_lets_it_and_then_works(scene: Scene) -> None:
+    url = f"http://localhost:{scene.outside.port}/"
+    file = scene.folder / "workspace" / ".drivers" / "closed-mcp" / "DRIVER.md"
+    before = file.read_bytes()
+    with Wire(scene.node) as wire:
+        asked = {"name": "demo.closed", "arguments": {"what": "fetch", "with": ["http://api.bar.com/"]}}
+        said = json.dumps(wire.modern("tools/call", asked).message)
+    assert "egress_denied: api.bar.com" in said
+    command = re.search(r"allow with: interlock (drivers allow closed) (api\.bar\.com)", said)
+    assert command is not None, said
+    assert "failed" in scene.call("closed", "fetch", url)
+    for host in (command[2], "localhost"):  # nothing here has the name of the other one
+        assert scene.node.cli(*command[1].split(), host).returncode == 0
+    wait_for(lambda: scene.call("closed", "fetch", url) == {"done": GREETING}, 30)
+    assert file.read_bytes() == before
 
 
 @pytest.mark.req("AIP-security-14")

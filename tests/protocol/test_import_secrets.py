@@ -398,6 +398,7 @@ def test_no_host_and_no_folder_is_open_that_nobody_named() -> None:
     assert draft.written == draft.data
 
 
+@pytest.mark.req("AIP-import-11")
 def test_paths_are_proposed_and_never_widened() -> None:
     args = ["/srv/data", "--db=/srv/x.db", HOME, "/", "/srv", "/etc", f"{HOME}/notes", "/srv/ada/../b", "relative/x"]
     draft = drafted_from("cursor", {"command": "x", "args": args, "env": {"CERTS": "/srv/certs", "PATHS": "/a:/b"}})

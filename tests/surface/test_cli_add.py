@@ -386,6 +386,59 @@ def test_an_import_starts_what_was_agreed_to_and_the_driver_is_ready(
     assert [each["status"] for each in again["drivers"]] == ["unchanged", "unchanged"]
 
 
+@pytest.mark.req("AIP-import-9")
+@pytest.mark.parametrize(
+    ("client", "said", "wrapped"),
+    [
+        ("cursor", {}, ["drop-note", "note-list", "read-note"]),
+        ("codex", {"enabled_tools": ["read_note", "drop_note"]}, ["drop-note", "read-note"]),
+        ("codex", {"disabled_tools": ["drop_note"]}, ["note-list", "read-note"]),
+        ("codex", {"enabled_tools": ["read_note", "drop_note"], "disabled_tools": ["drop_note"]}, ["read-note"]),
+        ("gemini-cli", {"includeTools": ["read_note"]}, ["read-note"]),
+        ("gemini-cli", {"excludeTools": ["read_note"]}, ["drop-note", "note-list"]),
+        ("copilot-cli", {"tools": ["noteList"]}, ["note-list"]),
+        ("copilot-cli", {"tools": ["*"]}, ["drop-note", "note-list", "read-note"]),
+    ],
+)
+def test_an_imported_server_has_a_contract_for_each_tool_that_its_source_lets_it_have(
+    notes: Notes, interlock: Interlock, inline: Inline, client: str, said: dict[str, Any], wrapped: list[str]
+) -> None:
+    server = {"command": sys.executable, "args": [str(SERVER), "--log", str(notes.log), "--tools", str(notes.list)]}
+    if client == "codex":
+        file = interlock.folder / "config.toml"
+        lines = [f"{key} = {json.dumps(value)}\n" for key, value in {**server, **said}.items()]
+        file.write_text('[mcp_servers."My Files"]\n' + "".join(lines))
+    else:
+        file = interlock.folder / "settings.json"
+        file.write_text(json.dumps({"mcpServers": {"My Files": {**server, **said}}}))
+    done = inline("import", "--file", str(file), "--as", client, "--yes", "--json")
+    assert done.code == 0, done.out
+    assert [(each["id"], each["state"]) for each in done.json["connected"]] == [("my-files-mcp", "ready")]
+    folder = interlock.folder / ".drivers" / "my-files-mcp"
+    assert sorted(each.parent.name for each in folder.rglob("TOOL.md")) == [f"my-files.{each}" for each in wrapped]
+
+
+@pytest.mark.req("AIP-import-9")
+def test_a_server_that_could_not_be_reached_is_finished_later(
+    notes: Notes, interlock: Interlock, inline: Inline
+) -> None:
+    notes.list.unlink()  # without its file it ends at once
+    server = {"command": sys.executable, "args": [str(SERVER), "--log", str(notes.log), "--tools", str(notes.list)]}
+    file = interlock.folder / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"later": server}}))
+    first = inline("import", "--file", str(file), "--as", "cursor", "--yes", "--json")
+    assert [(each["id"], each["state"]) for each in first.json["connected"]] == [("later-mcp", "failed")]
+    folder = interlock.folder / ".drivers" / "later-mcp"
+    assert [each.name for each in folder.rglob("*.md")] == ["DRIVER.draft.md"]
+    assert inline("drivers", "list", "--json").json["drivers"] == []  # a draft is not loaded
+    notes.tell(TOOLS)
+    done = inline("add", "later-mcp", "--yes", "--json")
+    assert (done.code, done.json.get("trusted")) == (0, True), done.out
+    assert [each["id"] for each in inline("drivers", "list", "--json").json["drivers"]] == ["later-mcp"]
+    assert not (folder / "DRIVER.draft.md").exists()
+    assert len(list(folder.rglob("TOOL.md"))) == 3
+
+
 def test_a_running_node_takes_the_driver_up_by_itself(notes: Notes, interlock: Interlock, inline: Inline) -> None:
     with interlock.start("serve", COLUMNS="80") as running:
         while "Ctrl-C stops the node" not in running.next_line():
