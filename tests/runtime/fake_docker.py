@@ -1,16 +1,19 @@
 """A stand-in for the client of a container engine: records what it is told, keeps images in a file, and runs, for
 `run`, a real stdio server with the environment a container would get. No engine is needed, so composition, digests and
-the way of values can be seen where none runs.
+the way of values can be seen where none runs. A container stays until it is removed, as one does whose client had to be
+killed: running/ID beside it holds its labels.
 
     state.json beside it: {"registry": {"name:tag": "sha256:…"}, "images": {"sha256:…": ["name", …]}, "server": [argv]}
 """
 
 import json
 import os
+import secrets
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+RUNNING = HERE / "running"
 
 
 def main() -> int:
@@ -38,10 +41,14 @@ def main() -> int:
                     return 0
             print("Error: No such image", file=sys.stderr)
             return 1
-        case ["ps", *_]:
-            print("\n".join(state.get("containers", [])))
+        case ["ps", *rest]:
+            label = next(word for word in rest if word.startswith("label=")).removeprefix("label=")
+            kept = [each.name for each in RUNNING.glob("*") if label in each.read_text().splitlines()]
+            print("\n".join([*state.get("containers", []), *kept]))
             return 0
-        case ["rm", "--force", *_]:
+        case ["rm", "--force", *ids]:
+            for id in ids:
+                (RUNNING / id).unlink(missing_ok=True)
             return 0
         case ["run", *rest]:
             names = [rest[place + 1] for place, word in enumerate(rest) if word == "-e"]
@@ -50,6 +57,9 @@ def main() -> int:
             published = [rest[place + 1] for place, word in enumerate(rest) if word == "-p"]
             port = published[0].split(":")[1] if published else ""
             server = [word.replace("{port}", port) for word in state["server"]]
+            RUNNING.mkdir(exist_ok=True)
+            labels = [rest[place + 1] for place, word in enumerate(rest) if word == "--label"]
+            (RUNNING / secrets.token_hex(32)).write_text("\n".join(labels))
             os.execve(server[0], [*server, *rest[image + 1 :]], {"PATH": os.defpath} | inside)
     print(f"unknown: {words}", file=sys.stderr)
     return 1
