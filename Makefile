@@ -55,8 +55,8 @@ $(VENV)/.sandbox: $(VENV)/.dev
 	@touch $@
 
 # Compilers and emulators of chips, a broker and a bus for the tests of devices, likewise.
-CHIP_PROGRAMS := avr-gcc arm-none-eabi-gcc sdcc qemu-system-avr qemu-system-arm simavr mosquitto socat
-CHIP_PACKAGES := gcc-avr avr-libc gcc-arm-none-eabi sdcc qemu-system-misc qemu-system-arm simavr libsimavr-dev libelf-dev mosquitto socat
+CHIP_PROGRAMS := avr-gcc arm-none-eabi-gcc sdcc s51 qemu-system-avr qemu-system-arm simavr mosquitto socat
+CHIP_PACKAGES := gcc-avr avr-libc gcc-arm-none-eabi sdcc sdcc-ucsim qemu-system-misc qemu-system-arm simavr libsimavr-dev libelf-dev mosquitto socat
 $(VENV)/.devices: $(VENV)/.dev
 	@( for each in $(CHIP_PROGRAMS); do command -v $$each >/dev/null || exit 1; done; test -e /usr/include/simavr/sim_avr.h ) || { \
 		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing what the tests of devices run on" && \

@@ -1,4 +1,4 @@
-"""The stubs of firmware/, built once, and run on chips that qemu emulates, with their serial port on a TCP socket."""
+"""The stubs of firmware/, built once, run on chips that qemu and ucsim emulate, their serial port on a TCP socket."""
 
 import contextlib
 import ctypes
@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,10 @@ COMPILERS = {"avr": "avr-gcc", "arm": "arm-none-eabi-gcc", "mcs51": "sdcc", "sim
 EMULATORS = {
     "avr": ("qemu-system-avr", "-machine", "uno", "-bios"),
     "arm": ("qemu-system-arm", "-machine", "microbit", "-kernel"),
+    "mcs51": ("s51", "-t", "52", "-X", "11.0592M"),
 }
+# ucsim takes a byte 24 for a word to itself, and looks for input about once a second of the chip, unless told otherwise
+UCSIM_INPUT = ("-e", "expr uart0_esc_char=-1", "-e", "expr uart0_check_often=1")
 BOUND_S = 10.0
 BOOT_S = 0.3  # qemu's AVR never takes what arrived before its UART was switched on
 
@@ -55,6 +58,10 @@ def built(kind: str) -> Path:
     assert made.returncode == 0, made.stdout + made.stderr
     assert "warning" not in made.stderr, made.stderr
     return BUILD
+
+
+def program_of(kind: str, stub: str) -> Path:
+    return built(kind) / f"{kind}_{stub}.{'ihx' if kind == 'mcs51' else 'elf'}"
 
 
 class SimulatedSpi:
@@ -145,8 +152,12 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def emulator(kind: str, elf: Path, port: int, folder: Path) -> Iterator[Monitor]:
-    """Starts the chip once somebody connects to `port`."""
+    """Starts the chip once somebody connects to `port`; an 8051 at once, and it has one connection alone."""
     program, *machine = EMULATORS[kind]
+    if kind == "mcs51":
+        with _ucsim(program, *machine, program_file=elf, port=port, folder=folder):
+            yield Monitor(folder / "none")
+        return
     need(program)
     path = folder / f"m{port}"
     serial = (
@@ -162,18 +173,50 @@ def emulator(kind: str, elf: Path, port: int, folder: Path) -> Iterator[Monitor]
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    monitor = Monitor(path)
-    try:
+    with _killed(process), contextlib.closing(Monitor(path)) as monitor:
         yield monitor
+
+
+@contextlib.contextmanager
+def _ucsim(*command: str, program_file: Path, port: int, folder: Path) -> Iterator[None]:
+    """Its own sockets speak telnet, so that the UART is a pty, and socat carries its bytes to the port."""
+    need(command[0], "socat")
+    line = folder / f"uart{port}"
+    carried = (f"PTY,raw,echo=0,link={line}", f"TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,nodelay")
+    carrying = subprocess.Popen(["socat", *carried], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with _killed(carrying):
+        _wait(line.exists, "socat makes no pty")
+        serial = ("-S", f"uart=0,in={line},out={line}")
+        simulator = [*command, *serial, *UCSIM_INPUT, "-g", str(program_file)]
+        with (folder / f"said{port}").open("w+b") as said:
+            running = subprocess.Popen(simulator, stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT)
+            with _killed(running):
+                # It throws away what came before its own input was open, and answers the command after that.
+                _wait(lambda: b"\n1\n" in Path(said.name).read_bytes(), "ucsim does not start")
+                yield
+
+
+def _wait(is_so: Callable[[], bool], otherwise: str) -> None:
+    ends = time.monotonic() + BOUND_S
+    while not is_so():
+        assert time.monotonic() < ends, otherwise
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def _killed(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    try:
+        yield
     finally:
-        monitor.close()
         process.kill()
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 @contextlib.contextmanager
 def chip(kind: str, stub: str, framing: Framing) -> Iterator[Chip]:
-    elf = built(kind) / f"{kind}_{stub}.elf"
+    elf = program_of(kind, stub)
     port = free_port()
     with tempfile.TemporaryDirectory() as folder, emulator(kind, elf, port, Path(folder)) as monitor:
         line = connected(port)
@@ -190,7 +233,7 @@ def connected(port: int) -> socket.socket:
         try:
             return socket.create_connection(("127.0.0.1", port))
         except ConnectionRefusedError:
-            assert time.monotonic() < ends, "qemu does not listen"
+            assert time.monotonic() < ends, "the emulator does not listen"
             time.sleep(0.01)
 
 

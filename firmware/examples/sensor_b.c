@@ -13,7 +13,7 @@ static const char word_led[] MCPAX_ROM = "led";
 static int put_map(uint8_t *resp, uint16_t *resp_len, const char *name, uint16_t value)
 {
     uint8_t *at = resp;
-    *at++ = CBOR_MAP << 5 | 1;
+    *at++ = (uint8_t)(CBOR_MAP << 5 | 1);
     at = mcpax_put_text(at, name);
     at = mcpax_put_head(at, CBOR_UINT, value);
     *resp_len = (uint16_t)(at - resp);
@@ -85,7 +85,7 @@ int main(void)
         mcpax_b_poll(tools, TOOLS);
         if (presses) {
             uint8_t map[3];
-            map[0] = CBOR_MAP << 5 | 1;
+            map[0] = (uint8_t)(CBOR_MAP << 5 | 1);
             map[1] = 0;
             map[2] = presses & 0x17;
             presses = 0;

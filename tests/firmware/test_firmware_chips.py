@@ -15,7 +15,7 @@ from interlock.protocol.devices.messages import Answer, Notice, Registration
 from interlock.protocol.devices.sof_framing import SofFraming
 from interlock.protocol.devices.tool_schemas import announced_tool
 
-need("avr-gcc", "arm-none-eabi-gcc", "qemu-system-avr", "qemu-system-arm")
+need("avr-gcc", "arm-none-eabi-gcc", "sdcc", "qemu-system-avr", "qemu-system-arm", "s51")
 
 LINK = LinkDescription(transport="uart_cbor", max_frame=96)
 CENTIGRADE = Field(name="centigrade", type="u32", scale=0.01)
@@ -55,13 +55,13 @@ def announced(stub: Chip) -> dict[int, Tool]:
             return {tool.id: announced_tool(tool, None, LINK) for tool in tools}
 
 
-@pytest.fixture(scope="module", params=["avr", "arm"])
+@pytest.fixture(scope="module", params=["avr", "arm", "mcs51"])
 def table_stub(request: pytest.FixtureRequest) -> Iterator[Chip]:
     with chip(request.param, "a", framing_a()) as running:
         yield running
 
 
-@pytest.fixture(scope="module", params=["avr", "arm"])
+@pytest.fixture(scope="module", params=["avr", "arm", "mcs51"])
 def booted(request: pytest.FixtureRequest) -> Iterator[tuple[Chip, dict[int, Tool]]]:
     with chip(request.param, "b", CobsFraming(max_message=96)) as running:
         yield running, announced(running)

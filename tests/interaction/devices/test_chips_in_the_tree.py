@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from mcp import Client as SdkClient
-from tests.emulated_chips import Monitor, built, emulator, free_port, need
+from tests.emulated_chips import EMULATORS, Monitor, built, emulator, free_port, need, program_of
 from tests.interaction.ax.tree import ACCESS, ax_url, parents, wait_parent
 from tests.interaction.devices.cables import Cable
 from tests.interaction.gate.held import ADA, Client, anchor, proof
@@ -17,6 +17,7 @@ from tests.interaction.harness import RunningNode, running_node, wait_for
 
 from interlock.protocol.devices.cbor import read_untrusted
 from interlock.protocol.devices.cobs_framing import CobsFraming
+from interlock.protocol.devices.framing import Framing
 from interlock.protocol.devices.sof_framing import SofFraming
 
 need("avr-gcc", "arm-none-eabi-gcc", "qemu-system-avr", "qemu-system-arm")
@@ -85,6 +86,17 @@ reversible = true
 request = [{{ name = "ms", type = "u16" }}]
 """
 SMALL_B = BIT[: BIT.index("[[tool]]\nid = 6")].replace('crc = "crc16"\n', "")
+Calls = list[tuple[str, dict[str, Any], dict[str, Any]]]
+CALLS_A: Calls = [
+    ("read_sensor", {}, {"centigrade": 21.5}),
+    ("set_led", {"on": True}, {}),
+    ("read_sensor", {}, {"centigrade": 22}),
+]
+CALLS_B: Calls = [
+    ("status", {}, {"centigrade": 21}),
+    ("set_led", {"level": 1}, {"led": 1}),
+    ("status", {}, {"centigrade": 22}),
+]
 GATED = '[gate]\nmode = "gated"\n'
 
 
@@ -152,28 +164,38 @@ async def test_a_client_reads_and_moves_chips_that_know_numbers_alone(site: Site
 
 
 @pytest.mark.req("AX-1.1-4")
-async def test_chips_of_two_kilobytes_are_called_at_the_root_in_both_profiles(site: Site) -> None:
-    """Both on an ATmega328P, one of which is added to the running tree: two emulated AVRs take two cores."""
+@pytest.mark.parametrize(
+    ("kind", "stub", "description", "framing", "calls"),
+    [
+        ("avr", "b_reference", SMALL_B, CobsFraming(max_message=96), CALLS_B),
+        ("mcs51", "a", BOARD, SofFraming(max_message=256, gap_s=60.0), CALLS_A),
+        ("mcs51", "b_reference", SMALL_B, CobsFraming(max_message=96), CALLS_B),
+    ],
+    ids=["ATmega328P, Profile B", "8051, Profile A", "8051, Profile B"],
+)
+async def test_small_chips_plugged_into_the_running_tree_are_called_at_the_root(
+    site: Site, kind: str, stub: str, description: str, framing: Framing, calls: Calls
+) -> None:
+    """One at a time, beside the others: each emulator takes a core."""
+    need(EMULATORS[kind][0])
     port = free_port()
     described = site.folder / "edge" / "workspace" / ".devices" / "small.toml"
+    names = {f"edge__small__{name}" for name, _, _ in calls}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(emulator("avr", built("avr") / "avr_b_reference.elf", port, site.folder))
-        cable = Cable(port, CobsFraming(max_message=96))
+        stack.enter_context(emulator(kind, program_of(kind, stub), port, site.folder))
+        cable = Cable(port, framing)
         stack.callback(cable.close)
-        described.write_text(SMALL_B.format(port=cable.address))
+        described.write_text(description.format(port=cable.address))
         stack.callback(described.unlink)
         await asyncio.to_thread(site.edge.wait_link, "small", {"state": "ready"})
-        names = {"edge__small__status", "edge__small__set_led", "edge__board__read_sensor"}
         await asyncio.to_thread(wait_for, lambda: names <= set(asyncio.run(_listed(site.cloud))))
         async with SdkClient(f"{site.cloud.url}/mcp") as client:
-            for name, arguments, content in (
-                ("small__status", {}, {"centigrade": 21}),
-                ("small__set_led", {"level": 1}, {"led": 1}),
-                ("small__status", {}, {"centigrade": 22}),
-                ("board__set_led", {"on": False}, {}),
-                ("board__read_sensor", {}, {"centigrade": 21.5}),
-            ):
-                assert (await client.call_tool(f"edge__{name}", arguments)).structured_content == content
+            for name, arguments, content in calls:
+                assert (await client.call_tool(f"edge__small__{name}", arguments)).structured_content == content
+            assert (await client.call_tool("edge__board__set_led", {"on": False})).structured_content == {}
+            beside = await client.call_tool("edge__board__read_sensor", {})
+            assert beside.structured_content == {"centigrade": 21.5}
+    await asyncio.to_thread(wait_for, lambda: not names & set(asyncio.run(_listed(site.cloud))))
 
 
 def test_what_cannot_be_undone_reaches_the_chip_once_and_only_with_a_proof(site: Site) -> None:
