@@ -60,6 +60,7 @@ ORDER = [
         "config",
         "store",
         "store.sqlite",
+        "store.nats",
         "net.http",
         "net",
     ),

@@ -7,7 +7,8 @@ clock.
 
     StoreError
       Conflict          another writer was first: read again, then decide
-      Unavailable       disk full, locked, closed, away: nothing was done, the same call may be tried again
+      Unavailable       disk full, locked, closed, away: nothing was done, the same call may be tried again; only
+                        where a server fell silent in the middle of a call may it have been done
       Refused           the store cannot be used as it stands: the operator acts, the message says how
         NewerSchema     written by a newer Interlock
         Damaged         not a database of ours, or no longer readable
@@ -94,7 +95,7 @@ class KeyValue(Protocol):
 
 class Streams(Protocol):
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
-        """Append in order, all or nothing. Returns the last sequence (the first record of a stream is 1)."""
+        """Append in order, all or nothing, at most 1000. Returns the last sequence (the first record is 1)."""
 
     async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]: ...
 
@@ -160,9 +161,9 @@ class Replication(Protocol):
     def watch(self, bucket: str) -> Following[Change]:
         """Every write and delete of others in a bucket after the call, in order of revision.
 
-        Left out are this store's own writes and what is older than its own last write to the same key. Of a key that
-        was written several times while the store was away, only the last may come. An entry that expires need not be
-        told.
+        Left out are this store's own writes and what is older than its own last write to the same key; a write that
+        ended with Unavailable and was done after all is told. Of a key that was written several times before the
+        watcher came to it, only the last may come. An entry that expires need not be told.
         """
 
     def follow(self, stream: str, after: int) -> Following[Record]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import AuditLog, AuditReader, Store
 
 
@@ -16,6 +17,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     store: str  # "module:Class"
     audit: str
     audit_reader: str
+    is_shared: bool = False  # by the replicas of a node; otherwise it is a file in the data folder
 
 
 BACKENDS = {
@@ -24,6 +26,13 @@ BACKENDS = {
         audit="interlock.store.sqlite.audit:SqliteAudit",
         audit_reader="interlock.store.sqlite.audit:SqliteAuditReader",
     ),
+    # Every replica keeps the chain of what it did itself: docs/decisions/0089.
+    "nats": Backend(
+        store="interlock.store.nats.store:NatsStore",
+        audit="interlock.store.sqlite.audit:SqliteAudit",
+        audit_reader="interlock.store.sqlite.audit:SqliteAuditReader",
+        is_shared=True,
+    ),
 }
 
 
@@ -31,8 +40,14 @@ class UnknownBackend(Exception):
     """`store.backend` names no backend of the table."""
 
 
-def build_store(backend: str, data: Path) -> Store:
-    store: Store = _load(_backend(backend).store)(data)
+class MissingLibrary(Exception):
+    """The backend needs a package that is not installed."""
+
+
+def build_store(backend: str, data: Path, shared: SharedPlace | None = None) -> Store:
+    """`shared` says where a store is that replicas share."""
+    chosen = _backend(backend)
+    store: Store = _load(chosen.store)(shared if chosen.is_shared else data)
     return store
 
 
@@ -55,4 +70,11 @@ def _backend(name: str) -> Backend:
 
 def _load(reference: str) -> Any:
     module, _, name = reference.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as missing:
+        if not (missing.name or "").startswith("nats"):
+            raise
+        raise MissingLibrary(
+            "store.backend = \"nats\" needs the package nats-py, which is not installed: pip install 'interlock[nats]'"
+        ) from missing

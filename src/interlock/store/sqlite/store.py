@@ -6,12 +6,12 @@ lock from its first read, so compare-and-swap is exact among them. Publish/subsc
 Expired entries are never shown, and each write clears some of them away.
 """
 
-import math
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from interlock.store.expiry import expiry
 from interlock.store.ports import Conflict, Entry, Record, Replication, Unavailable
 from interlock.store.pubsub import LocalPubSub
 from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteThread, int64, open_database, write_transaction
@@ -119,16 +119,16 @@ class SqliteKeyValue:
         return await self._file.read(_entries, bucket, now)
 
     async def put(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
-        return await self._file.write(_put, bucket, key, value, now, expires_at=_expiry(now, ttl_s))
+        return await self._file.write(_put, bucket, key, value, now, expires_at=expiry(now, ttl_s))
 
     async def create(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
-        return await self._file.write(_create, bucket, key, value, now, expires_at=_expiry(now, ttl_s))
+        return await self._file.write(_create, bucket, key, value, now, expires_at=expiry(now, ttl_s))
 
     async def update(
         self, bucket: str, key: str, value: bytes, revision: int, now: float, *, ttl_s: float | None = None
     ) -> int:
         return await self._file.write(
-            _update, bucket, key, value, now, revision=revision, expires_at=_expiry(now, ttl_s)
+            _update, bucket, key, value, now, revision=revision, expires_at=expiry(now, ttl_s)
         )
 
     async def delete(self, bucket: str, key: str) -> bool:
@@ -157,18 +157,10 @@ class SqliteLeases:
         self._file = file
 
     async def acquire(self, name: str, holder: str, ttl_s: float, now: float) -> bool:
-        return await self._file.write(_acquire, name, holder, now, _expiry(now, ttl_s))
+        return await self._file.write(_acquire, name, holder, now, expiry(now, ttl_s))
 
     async def release(self, name: str, holder: str) -> None:
         await self._file.write(_release, name, holder)
-
-
-def _expiry(now: float, ttl_s: float | None) -> float | None:
-    if ttl_s is None:
-        return None
-    if not (ttl_s > 0 and math.isfinite(now + ttl_s)):  # SQLite keeps NaN as NULL, which would mean for ever
-        raise ValueError(f"a time to live must be a positive number of seconds, not {ttl_s}")
-    return now + ttl_s
 
 
 def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> Entry | None:

@@ -1,0 +1,1 @@
+"""The store on NATS JetStream, which several replicas of a node share."""

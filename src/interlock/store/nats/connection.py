@@ -1,0 +1,390 @@
+"""The connection of a store to its NATS servers.
+
+While there is none, every call fails at once with `Unavailable`; nothing is kept to be sent later. For that each
+connection is a client of its own, which never reconnects: when it is lost, whatever it still held is lost with it,
+those who wait for an answer are told, and a new client is tried, for ever, at growing, jittered intervals.
+
+A server that does not answer in time counts as lost too, so that one hung server costs one wait and not one per call.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from interlock.store.nats.credentials import options_of
+from interlock.store.nats.servers import NatsServers, address
+from interlock.store.ports import Damaged, StoreRefused, Unavailable
+
+ANSWER_S = 2.0  # a server in the same network answers in milliseconds; a person at a page should not wait for longer
+BYTES_PER_S = 4 * 1024 * 1024  # what a slow way to the server carries: large values are given the time for it
+RETRY_FIRST_S = 0.05  # a server that restarts is back within a second
+RETRY_MAX_S = 2.0  # bounds how long a server that is back goes unnoticed, and what many replicas ask of it meanwhile
+OLDEST_API_LEVEL = 2  # of nats-server 2.12: atomic batches, and messages that expire
+OLDEST_SERVER = "2.12"
+PAYLOAD_MIN = 64 * 1024  # bytes: with less, a large value would need more messages than a batch may have
+PING_S = 20.0  # finds a silent loss where no reader expects heartbeats
+
+_log = logging.getLogger(__name__)
+INBOXES = "_INBOX"
+_NONCE_BYTES = 11
+
+Headers = Mapping[str, str]
+Answered = Callable[[Msg], None]
+
+
+class ApiError(Exception):
+    """What JetStream answered instead of doing it."""
+
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"{description} ({err_code})")
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+
+class Connection:
+    def __init__(self, servers: NatsServers, what: str) -> None:
+        self._servers = servers
+        self._what = what  # how messages call the store
+        self._client: Client | None = None
+        self._problem = ""
+        self._prefix = ""
+        self._waiting: dict[str, Answered] = {}
+        self._answers: set[asyncio.Future[Any]] = set()
+        self._denied = ""  # what the server says to be beyond the rights of this node
+        self._lost = asyncio.Event()
+        self._dropped: Client | None = None  # lost, and to be closed
+        self._keeper: asyncio.Task[None] | None = None
+        self._on_change: list[Callable[[], None]] = []
+        self._on_connected: list[Callable[[Client], Awaitable[None]]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self._keeper is not None
+
+    @property
+    def is_reachable(self) -> bool:
+        client = self._client
+        return client is not None and client.is_connected
+
+    @property
+    def payload_max(self) -> int:
+        return self._live().max_payload
+
+    def on_change(self, told: Callable[[], None]) -> None:
+        """Told whenever the server was lost or is back."""
+        self._on_change.append(told)
+
+    def forget(self, told: Callable[[], None]) -> None:
+        if told in self._on_change:
+            self._on_change.remove(told)
+
+    def on_connected(self, done: Callable[[Client], Awaitable[None]]) -> None:
+        """Done on every new connection before anything else uses it."""
+        self._on_connected.append(done)
+
+    async def open(self) -> None:
+        if self._keeper is not None:
+            return
+        await self._connect()
+        self._keeper = asyncio.create_task(self._keep(), name="nats connection")
+
+    async def close(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
+        client = self._forget_client()
+        self._tell()
+        for one in (client, self._dropped):
+            if one is not None:
+                await _close(one)
+        self._dropped = None
+
+    async def until_reachable(self) -> None:
+        """Returns also when the connection is closed for good."""
+        changed = asyncio.Event()
+        self.on_change(changed.set)
+        try:
+            while not self.is_reachable and self.is_open:
+                await changed.wait()
+                changed.clear()
+        finally:
+            self.forget(changed.set)
+
+    def lose(self, why: str) -> None:
+        """Give the connection up: the server no longer does its part."""
+        self._problem = why
+        client = self._forget_client()
+        if client is not None:
+            _log.warning("%s is away: %s", self._what, why)
+            self._dropped = client
+
+    async def request(
+        self, subject: str, data: bytes = b"", headers: Headers | None = None, *, size: int | None = None
+    ) -> Msg:
+        """One answer, within bounds. A status that says that none listens is an answer too."""
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+
+        def answered(message: Msg) -> None:
+            if not answer.done():
+                answer.set_result(message)
+
+        with self.inbox(answered) as reply:
+            await self.send(subject, data, headers, reply=reply)
+            await self.wait(answer, len(data) if size is None else size)
+            return answer.result()
+
+    async def wait(self, answer: "asyncio.Future[Any]", size: int = 0) -> None:
+        """Until it is done; Unavailable if the connection is lost before, or the bound has passed."""
+        self._answers.add(answer)
+        try:
+            # In two parts: after a pause of this process the answer may have arrived and only not been read.
+            for share in (0.9, 0.1):
+                if not answer.done():
+                    await asyncio.wait((answer,), timeout=(ANSWER_S + size / BYTES_PER_S) * share)
+            if answer.done():
+                return
+        finally:
+            self._answers.discard(answer)
+        if self._denied:
+            raise StoreRefused(
+                f"The NATS server at {self._servers} denies this node what it asks: {self._denied}. It publishes to "
+                "$JS.API.> and interlock.>, and subscribes to _INBOX.> and interlock.>."
+            )
+        self.lose(f"no answer within {ANSWER_S} s")
+        raise Unavailable(f"{self._what} did not answer in time")
+
+    async def send(self, subject: str, data: bytes, headers: Headers | None = None, *, reply: str = "") -> None:
+        client = self._live()
+        try:
+            await client.publish(subject, data, reply=reply, headers=dict(headers) if headers else None)
+        except (NatsError, OSError) as failed:
+            raise Unavailable(f"{self._what} is away: {failed or type(failed).__name__}") from failed
+
+    @contextlib.contextmanager
+    def inbox(self, answered: Answered) -> Iterator[str]:
+        """A subject whose messages are given to `answered`, until the block ends."""
+        self._live()
+        nonce = secrets.token_hex(_NONCE_BYTES)
+        self._waiting[nonce] = answered
+        try:
+            yield f"{self._prefix}.{nonce}"
+        finally:
+            self._waiting.pop(nonce, None)
+
+    @contextlib.asynccontextmanager
+    async def subscription(self, arrived: Answered) -> AsyncIterator[str]:
+        """An inbox for messages that keep the subject of their own, as those that a consumer delivers."""
+        client = self._live()
+
+        async def pass_on(message: Msg) -> None:
+            arrived(message)
+
+        reply = f"{INBOXES}.{secrets.token_hex(_NONCE_BYTES)}"
+        try:
+            subscription = await client.subscribe(reply, cb=pass_on, pending_msgs_limit=0, pending_bytes_limit=0)
+        except (NatsError, OSError) as failed:
+            raise Unavailable(f"{self._what} is away: {failed or type(failed).__name__}") from failed
+        try:
+            yield reply
+        finally:
+            with contextlib.suppress(NatsError, OSError):
+                await subscription.unsubscribe()
+
+    async def api(self, subject: str, **asked: Any) -> dict[str, Any]:
+        """What JetStream says to a request of its own; ApiError where it says no."""
+        answer = await self.request(f"$JS.API.{subject}", msgspec.json.encode(asked) if asked else b"")
+        if (answer.headers or {}).get("Status") == "503":
+            raise ApiError(503, 0, "JetStream does not answer")
+        return decode(answer.data)
+
+    def _live(self) -> Client:
+        client = self._client
+        if client is None or not client.is_connected:
+            raise self._unavailable()
+        return client
+
+    def _unavailable(self) -> Unavailable:
+        if self._keeper is None and self._client is None:
+            return Unavailable(f"{self._what} is not open")
+        return Unavailable(f"{self._what} is away: {self._problem or 'the connection was lost'}")
+
+    async def _keep(self) -> None:
+        wait_s = RETRY_FIRST_S
+        while True:
+            if self._client is not None:
+                await self._lost.wait()
+                wait_s = RETRY_FIRST_S
+                self._tell()
+            if self._dropped is not None:
+                client, self._dropped = self._dropped, None
+                await _close(client)
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  (spreads replicas, hides nothing)
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
+            try:
+                await self._connect()
+            except Unavailable as failed:
+                self._problem = str(failed)
+            except StoreRefused as refused:  # the server was changed: it may be put right while this node runs
+                self._problem = str(refused)
+                _log.warning("%s", refused)
+            else:
+                _log.info("%s: connected again", self._servers)
+                self._tell()
+
+    def _tell(self) -> None:
+        for told in list(self._on_change):
+            told()
+
+    async def _connect(self) -> None:
+        """To the first of the servers, in any order, that takes us."""
+        urls = list(self._servers.urls)
+        random.shuffle(urls)
+        options = await self._options()
+        failures: list[Exception] = []
+        for url in urls:
+            try:
+                return await self._connect_to(url, dict(options))
+            except (StoreRefused, Unavailable) as failed:
+                failures.append(failed)
+        raise next((one for one in failures if isinstance(one, StoreRefused)), failures[0])
+
+    async def _connect_to(self, url: str, options: dict[str, Any]) -> None:
+        client = _Client(is_tls=urlsplit(url).scheme == "tls", public_nkey=options.pop("public_nkey", None))
+        errors: list[str] = []
+
+        async def on_error(error: Exception) -> None:
+            errors.append(str(error))
+            if "permissions violation" in str(error).lower():
+                self._denied = str(error).removeprefix("nats: ")
+
+        async def on_closed() -> None:
+            if self._client is client:
+                self.lose(errors[-1] if errors else "the connection was lost")
+
+        try:
+            async with asyncio.timeout(2 * ANSWER_S):
+                await client.connect(
+                    url,
+                    **options,
+                    name=self._what,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=int(ANSWER_S),
+                    ping_interval=int(PING_S),
+                    max_outstanding_pings=1,
+                    error_cb=on_error,
+                    closed_cb=on_closed,
+                    pending_size=0,
+                )
+                await self._begin(client)
+        except BaseException as failed:
+            self._forget_client()
+            await _close(client)
+            if isinstance(failed, NatsError | OSError | TimeoutError):
+                raise self._refusal(url, failed, errors) from failed
+            raise
+        self._problem = self._denied = ""
+
+    async def _begin(self, client: Client) -> None:
+        info: dict[str, Any] = client._server_info
+        if not info.get("jetstream"):
+            raise StoreRefused(
+                f"The NATS server at {self._servers} has no JetStream. Start it with -js, or with a jetstream block in "
+                "its configuration."
+            )
+        if info.get("api_lvl", 0) < OLDEST_API_LEVEL:
+            raise StoreRefused(
+                f"The NATS server at {self._servers} is {info.get('version', 'old')}. Interlock needs "
+                f"nats-server {OLDEST_SERVER} or newer."
+            )
+        if client.max_payload < PAYLOAD_MIN:
+            raise StoreRefused(
+                f"The NATS server at {self._servers} takes messages of {client.max_payload} bytes. Set max_payload in "
+                f"its configuration to at least {PAYLOAD_MIN}."
+            )
+        prefix = f"{INBOXES}.{secrets.token_hex(_NONCE_BYTES)}"
+        await client.subscribe(f"{prefix}.*", cb=self._on_answer, pending_msgs_limit=0, pending_bytes_limit=0)
+        self._client, self._prefix = client, prefix
+        self._lost.clear()
+        for done in self._on_connected:
+            await done(client)
+
+    async def _on_answer(self, message: Msg) -> None:
+        answered = self._waiting.get(message.subject.rpartition(".")[2])
+        if answered is not None:
+            answered(message)
+
+    def _forget_client(self) -> Client | None:
+        client, self._client = self._client, None
+        if client is not None:
+            self._lost.set()
+            for answer in self._answers:
+                if not answer.done():
+                    answer.set_exception(self._unavailable())
+        return client
+
+    async def _options(self) -> dict[str, Any]:
+        secret = await self._servers.secret() if self._servers.secret is not None else None
+        options = options_of(secret or "")
+        if any(urlsplit(url).scheme == "tls" for url in self._servers.urls):
+            options["tls"] = ssl.create_default_context(cafile=self._servers.ca_file)
+        return options
+
+    def _refusal(self, url: str, failed: BaseException, errors: list[str]) -> Exception:
+        said = " ".join([*errors, str(failed)])
+        if "uthorization" in said or "uthentication" in said:
+            return StoreRefused(
+                f"The NATS server at {address(url)} does not take the credentials of this node. Correct the secret "
+                "that store.nats_secret names."
+            )
+        if isinstance(failed, ssl.SSLError):
+            return StoreRefused(f"The NATS server at {address(url)} is not trusted: {failed}.")
+        reason = next((one for one in (*errors, str(failed)) if one), "it is silent")
+        return Unavailable(f"No NATS server answers at {address(url)} ({reason}). Start it, or correct store.nats_url.")
+
+
+class _Client(Client):
+    """Says who it is over TLS alone where that was asked for, whatever the server offers."""
+
+    def __init__(self, *, is_tls: bool, public_nkey: str | None) -> None:
+        super().__init__()
+        self._is_tls = is_tls
+        self._public_nkey = public_nkey
+
+    def _connect_command(self) -> bytes:
+        if self._is_tls and not self._server_info.get("tls_required"):
+            raise NatsError("the server offers no TLS")
+        return super()._connect_command()
+
+
+async def _close(client: Client) -> None:
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(ANSWER_S):
+            await client.close()
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """The answer of JetStream, or its error raised."""
+    try:
+        answer: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+    except msgspec.DecodeError as nonsense:
+        raise Damaged("the NATS server answers what is not JetStream's") from nonsense
+    error = answer.get("error")
+    if error is not None:
+        raise ApiError(int(error.get("code", 0)), int(error.get("err_code", 0)), str(error.get("description", "")))
+    return answer

@@ -1,0 +1,229 @@
+"""Requests to JetStream that the parts of the store have in common: publish, read messages, make a stream.
+
+A stream that this process has seen and that is gone, or is another one now, is `Damaged`: it is not made anew, since
+others rely on what it held.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from nats.aio.msg import Msg
+
+from interlock.store.nats.connection import ApiError, Connection, Headers, decode
+from interlock.store.nats.reader import STREAM_GONE, stream_gone
+from interlock.store.ports import StoreRefused, Unavailable
+
+BATCH_MAX = 1000  # messages of one atomic batch: the server's limit
+PAGE_MESSAGES = 500  # asked for at once when many are read
+PAGE_BYTES = 16 * 1024 * 1024
+HEADERS_MAX = 8 * 1024  # bytes: what our headers need beside a value, with room
+NO_MESSAGE = 10037
+WRONG_SEQUENCE = (10071, 10164)  # of the subject; of a batch
+CONFIGURED_OTHERWISE = 10058
+RETRY_S = 0.1
+AWAY = (408, 503)  # JetStream's codes for "not now"
+STALE_TRIES = 20  # a server that follows its leader catches up in milliseconds
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A message of a stream."""
+
+    subject: str
+    sequence: int
+    headers: dict[str, str]
+    data: bytes
+
+
+class _Found(msgspec.Struct):
+    subject: str
+    seq: int
+    hdrs: bytes = b""
+    data: bytes = b""
+
+
+class WrongSequence(Exception):
+    """Another message is the last one of the subject."""
+
+
+class JetStream:
+    def __init__(self, connection: Connection, replicas: int) -> None:
+        self.connection = connection
+        self._replicas = replicas
+        self._created: dict[str, str] = {}
+        self._making: dict[str, asyncio.Lock] = {}
+
+    def knows(self, stream: str) -> bool:
+        return stream in self._created
+
+    async def ensure(self, stream: str, subjects: Sequence[str], **config: Any) -> None:
+        """The stream as it is to be, made at the first use."""
+        if stream in self._created:
+            return
+        async with self._making.setdefault(stream, asyncio.Lock()):
+            if stream in self._created:
+                return
+            wanted = {
+                "name": stream,
+                "subjects": list(subjects),
+                "storage": "file",
+                "num_replicas": self._replicas,
+                "allow_direct": True,
+                "allow_atomic": True,
+                "discard": "new",  # a full stream takes no more: nothing that was promised is dropped
+                **config,
+            }
+            try:
+                made = await self.connection.api(f"STREAM.CREATE.{stream}", **wanted)
+            except ApiError as refused:
+                if refused.err_code != CONFIGURED_OTHERWISE:
+                    raise self._refusal(stream, refused) from refused
+                try:
+                    made = await self.connection.api(f"STREAM.UPDATE.{stream}", **wanted)
+                except ApiError as again:
+                    raise self._refusal(stream, again) from again
+            self._created[stream] = str(made.get("created"))
+
+    async def confirm(self, stream: str) -> int:
+        """The last sequence of a stream that is still the one that was made or found."""
+        try:
+            info = await self.connection.api(f"STREAM.INFO.{stream}")
+        except ApiError as refused:
+            if refused.err_code == STREAM_GONE:
+                raise stream_gone(stream) from refused
+            raise Unavailable(f"the NATS server says: {refused}") from refused
+        if str(info.get("created")) != self._created[stream]:
+            raise stream_gone(stream)
+        return int(info["state"]["last_seq"])
+
+    async def publish(
+        self, stream: str, subject: str, data: bytes, headers: Headers, *, size: int | None = None
+    ) -> int:
+        """The sequence, once it is stored."""
+        return self.acknowledged(stream, await self.connection.request(subject, data, headers, size=size))
+
+    async def publish_batch(self, stream: str, messages: Sequence[tuple[str, bytes, Headers]]) -> int:
+        """All or none, one after the other; the sequence of the last."""
+        if len(messages) == 1:
+            return await self.publish(stream, *messages[0])
+        batch = secrets.token_hex(16)
+        *first, last = [
+            (subject, data, {**headers, "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)})
+            for number, (subject, data, headers) in enumerate(messages, 1)
+        ]
+        for subject, data, headers in first:
+            await self.connection.send(subject, data, headers)
+        subject, data, headers = last
+        size = sum(len(data) for _, data, _ in messages)
+        return await self.publish(stream, subject, data, {**headers, "Nats-Batch-Commit": "1"}, size=size)
+
+    def acknowledged(self, stream: str, answer: Msg) -> int:
+        """The sequence that an acknowledgement names, 0 for one that was there already."""
+        if (answer.headers or {}).get("Status") == "503":
+            raise NoStream(stream)
+        try:
+            acknowledged = decode(answer.data)
+        except ApiError as refused:
+            if refused.err_code in WRONG_SEQUENCE:
+                raise WrongSequence(str(refused)) from refused
+            raise self._refusal(stream, refused) from refused
+        return 0 if acknowledged.get("duplicate") else int(acknowledged["seq"])
+
+    async def last(self, stream: str, subject: str) -> Stored | None:
+        """The last message of a subject, wildcards included, as the leader of the stream has it."""
+        return await self._get(stream, last_by_subj=subject)
+
+    async def at(self, stream: str, sequence: int) -> Stored | None:
+        return await self._get(stream, seq=sequence)
+
+    async def all_of(self, stream: str, subject: str, after: int = 0, limit: int | None = None) -> list[Stored]:
+        """The messages of a subject, wildcards included, at least up to the last one when this was called."""
+        last = await self.last(stream, subject)
+        found: list[Stored] = []
+        if last is None:
+            return found
+        for _ in range(STALE_TRIES):
+            while limit is None or len(found) < limit:
+                wanted = PAGE_MESSAGES if limit is None else min(PAGE_MESSAGES, limit - len(found))
+                page, pending = await self._page(stream, subject, after + 1, wanted)
+                found += page
+                if page:
+                    after = page[-1].sequence
+                if not pending:
+                    break
+            else:
+                return found
+            if after >= last.sequence:
+                return found
+            # A server that follows its leader may lag; or what was the last has been replaced meanwhile.
+            if (newer := await self.at(stream, last.sequence)) is None or newer.subject != last.subject:
+                last = await self.last(stream, subject)
+                if last is None or after >= last.sequence:
+                    return found
+            await asyncio.sleep(RETRY_S)
+        raise Unavailable("the NATS servers do not agree on what is stored yet")
+
+    async def purge(self, stream: str, **asked: Any) -> None:
+        """What lies before a sequence."""
+        try:
+            await self.connection.api(f"STREAM.PURGE.{stream}", **asked)
+        except ApiError as refused:
+            raise self._refusal(stream, refused) from refused
+
+    async def _page(self, stream: str, subject: str, sequence: int, wanted: int) -> tuple[list[Stored], bool]:
+        """Messages from that sequence on, and whether there are more."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        page: list[Stored] = []
+
+        def arrived(message: Msg) -> None:
+            headers = dict(message.headers or {})
+            status = headers.get("Status")
+            if done.done():
+                return
+            if status is None:
+                page.append(
+                    Stored(
+                        subject=headers.pop("Nats-Subject", ""),
+                        sequence=int(headers.pop("Nats-Sequence", "0")),
+                        headers=headers,
+                        data=message.data,
+                    )
+                )
+            elif status == "503":
+                done.set_exception(NoStream(stream))
+            else:
+                done.set_result(status == "204" and int(headers.get("Nats-Num-Pending", "0")) > 0)
+
+        asked = {"seq": sequence, "next_by_subj": subject, "batch": wanted, "max_bytes": PAGE_BYTES}
+        with self.connection.inbox(arrived) as reply:
+            await self.connection.send(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(asked), reply=reply)
+            await self.connection.wait(done, PAGE_BYTES)
+            return page, done.result()
+
+    async def _get(self, stream: str, **asked: Any) -> Stored | None:
+        try:
+            answer = await self.connection.api(f"STREAM.MSG.GET.{stream}", **asked)
+        except ApiError as refused:
+            if refused.err_code == NO_MESSAGE:
+                return None
+            if refused.err_code == STREAM_GONE:
+                raise NoStream(stream) from refused
+            raise Unavailable(f"the NATS server says: {refused}") from refused
+        found = msgspec.convert(answer["message"], _Found)
+        return Stored(subject=found.subject, sequence=found.seq, headers=parse_headers(found.hdrs), data=found.data)
+
+    def _refusal(self, stream: str, refused: ApiError) -> Exception:
+        if refused.code in AWAY:
+            return Unavailable(f"the NATS server says: {refused}")
+        return StoreRefused(f"The NATS server does not take what is to be stored in {stream}: {refused}.")
+
+
+class NoStream(Exception):
+    """No server answers for the stream: it does not exist, or has no leader now."""
+
+
+def parse_headers(raw: bytes) -> dict[str, str]:
+    lines: Iterable[str] = raw.decode("utf-8", "replace").split("\r\n")[1:]
+    return {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}

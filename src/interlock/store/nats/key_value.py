@@ -1,0 +1,296 @@
+"""Key-value on JetStream: one stream per node name, a subject per key, of which the server keeps the last message.
+
+An entry's revision is the sequence of its message, and compare-and-swap is the server's own. The expiry stands in a
+header and is judged by the caller's `now`; the server itself forgets an entry an hour after that. A deleted entry
+leaves an empty message for a week, so that those who were away hear of it.
+
+A value that does not fit one message of the server is written as parts, in one atomic batch with its entry: they have
+the sequences just before it. A reader that finds one of them replaced reads the entry again.
+"""
+
+import asyncio
+import base64
+import contextlib
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import msgspec
+
+from interlock.store.expiry import expiry
+from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NoStream, Stored, WrongSequence
+from interlock.store.nats.subjects import Names, is_digest, text_of, token
+from interlock.store.ports import Change, Conflict, Entry, StoreError, StoreRefused, Unavailable
+
+T = TypeVar("T")
+
+EXPIRED_KEPT_S = 3600  # an expired entry stays for so long on the server: replicas' clocks may differ
+DELETED_KEPT_S = 7 * 86400  # a replica that was away for longer has to be restarted to know what was deleted
+TTL_MAX_S = 100 * 365 * 86400  # what lives longer is not given a time to live on the server
+VALUE_MAX = 64 * 1024 * 1024  # bytes: four times the largest message of a client (limits.message_bytes)
+READ_TRIES = 10  # a value in parts that is replaced while it is read, each time
+
+EXPIRES = "Interlock-Expires"
+DELETED = "Interlock-Deleted"
+PARTS = "Interlock-Parts"
+KEY = "Interlock-Key"
+WRITE = "Interlock-Write"  # tells a watcher which messages are of its own process
+TTL = "Nats-TTL"
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+
+
+class _Replaced(Exception):
+    """A part belongs to a later value."""
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """What a subject holds now."""
+
+    sequence: int = 0
+    entry: Entry | None = None  # without its parts, if it has some
+    parts: int = 0
+
+
+_NOTHING = _Found()
+
+
+class OwnWrite:
+    def __init__(self) -> None:
+        self.id = secrets.token_hex(8)
+        self.sequence = 0  # 0: it is under way, or failed
+
+
+class OwnWrites:
+    """What this process writes: under way, and done. Those who watch leave it out."""
+
+    def __init__(self) -> None:
+        self.under_way: set[str] = set()
+        self.last = 0  # the highest sequence
+        self._on_end: list[Callable[[str, OwnWrite], None]] = []
+
+    def on_end(self, told: Callable[[str, OwnWrite], None]) -> None:
+        self._on_end.append(told)
+
+    @contextlib.contextmanager
+    def write(self, subject: str) -> Iterator[OwnWrite]:
+        write = OwnWrite()
+        self.under_way.add(write.id)
+        try:
+            yield write
+        finally:
+            self.under_way.discard(write.id)
+            self.last = max(self.last, write.sequence)
+            for told in self._on_end:
+                told(subject, write)
+
+
+class NatsKeyValue:
+    def __init__(self, jetstream: JetStream, names: Names) -> None:
+        self._jetstream = jetstream
+        self._names = names
+        self._stream = names.kv_stream
+        self._in_parts = asyncio.Lock()  # the server takes few batches at a time
+        self.own = OwnWrites()
+
+    async def open(self) -> None:
+        await self._jetstream.ensure(
+            self._stream,
+            (f"{self._names.entries}.>", f"{self._names.parts}.>"),
+            max_msgs_per_subject=1,
+            allow_msg_ttl=True,
+        )
+
+    async def get(self, bucket: str, key: str, now: float) -> Entry | None:
+        for _ in range(READ_TRIES):
+            found = await self._find(bucket, key)
+            if found.entry is None or not _lives(found.entry, now):
+                return None
+            try:
+                return await self._whole(bucket, found.entry, found)
+            except _Replaced:
+                continue
+        raise Unavailable(f"{bucket}/{key} is written too often to be read")
+
+    async def entries(self, bucket: str, now: float) -> list[Entry]:
+        messages = await self._asked(self._jetstream.all_of(self._stream, f"{self._names.entries}.{token(bucket)}.*"))
+        found: dict[str, Entry] = {}  # a key that was written meanwhile may come twice: the later one stands
+        for message in messages:
+            one = _found(message)
+            key = key_of(message)
+            found.pop(key, None)
+            if one.entry is None or not _lives(one.entry, now):
+                continue
+            if not one.parts:
+                found[key] = one.entry
+            elif (whole := await self.get(bucket, key, now)) is not None:
+                found[key] = whole
+        return sorted(found.values(), key=lambda entry: entry.key)
+
+    async def put(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
+        expires_at = expiry(now, ttl_s)
+        found = await self._find(bucket, key)
+        return await self._write(bucket, key, value, found, expires_at, ttl_s, expected=False)
+
+    async def create(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
+        expires_at = expiry(now, ttl_s)
+        found = _NOTHING
+        while True:
+            try:
+                return await self._write(bucket, key, value, found, expires_at, ttl_s)
+            except WrongSequence:
+                found = await self._find(bucket, key)
+                if found.entry is not None and _lives(found.entry, now):
+                    raise Conflict(f"{bucket}/{key} exists") from None
+
+    async def update(
+        self, bucket: str, key: str, value: bytes, revision: int, now: float, *, ttl_s: float | None = None
+    ) -> int:
+        expires_at = expiry(now, ttl_s)
+        while True:
+            found = await self._find(bucket, key)
+            if found.entry is None or not _lives(found.entry, now):
+                raise Conflict(f"{bucket}/{key} is gone")
+            if found.sequence != revision:
+                raise Conflict(f"{bucket}/{key} has revision {found.sequence}, not {revision}")
+            try:
+                return await self._write(bucket, key, value, found, expires_at, ttl_s)
+            except WrongSequence:
+                continue  # the next look says which conflict it is
+
+    async def delete(self, bucket: str, key: str) -> bool:
+        return await self.delete_value(bucket, key, None)
+
+    async def delete_value(self, bucket: str, key: str, value: bytes | None) -> bool:
+        """Only if that is its value; None: whatever it is."""
+        while True:
+            found = await self._find(bucket, key)
+            if found.entry is None or (value is not None and found.entry.value != value):
+                return False
+            headers = {DELETED: "1", TTL: f"{DELETED_KEPT_S}s", EXPECTED: str(found.sequence), **_key_header(key)}
+            try:
+                sequence = await self._publish(self._names.entry(bucket, key), b"", headers)
+            except WrongSequence:
+                continue
+            await self._clear_parts(bucket, key, found, sequence)
+            return True
+
+    async def change_of(self, bucket: str, message: Stored) -> Change | None:
+        """What a message of the stream says; None: it is already replaced, and a later one says it."""
+        key = key_of(message)
+        found = _found(message)
+        if found.entry is None:
+            return Change(key, None)
+        try:
+            return Change(key, await self._whole(bucket, found.entry, found))
+        except _Replaced:
+            return None
+
+    async def _find(self, bucket: str, key: str) -> _Found:
+        message = await self._asked(self._jetstream.last(self._stream, self._names.entry(bucket, key)))
+        return _NOTHING if message is None else _found(message)
+
+    async def _whole(self, bucket: str, entry: Entry, found: _Found) -> Entry:
+        if not found.parts:
+            return entry
+        first = found.sequence - found.parts
+        subject = self._parts(bucket, entry.key)
+        parts = await asyncio.gather(
+            *(self._asked(self._jetstream.at(self._stream, first + number)) for number in range(found.parts))
+        )
+        data = []
+        for number, part in enumerate(parts):
+            if part is None or part.subject != f"{subject}.{number}":
+                raise _Replaced
+            data.append(part.data)
+        return msgspec.structs.replace(entry, value=b"".join(data))
+
+    async def _write(
+        self,
+        bucket: str,
+        key: str,
+        value: bytes,
+        found: _Found,
+        expires_at: float | None,
+        ttl_s: float | None,
+        *,
+        expected: bool = True,
+    ) -> int:
+        subject = self._names.entry(bucket, key)
+        headers = _key_header(key)
+        lifetime: dict[str, str] = {}
+        if expires_at is not None and ttl_s is not None:
+            headers[EXPIRES] = repr(float(expires_at))
+            if ttl_s < TTL_MAX_S:
+                lifetime[TTL] = f"{math.ceil(ttl_s) + EXPIRED_KEPT_S}s"
+        headers |= lifetime
+        if expected:
+            headers[EXPECTED] = str(found.sequence)
+        room = self._jetstream.connection.payload_max - HEADERS_MAX - len(headers.get(KEY, ""))
+        if len(value) <= room:
+            sequence = await self._publish(subject, value, headers)
+            await self._clear_parts(bucket, key, found, sequence)
+            return sequence
+        value_max = min(VALUE_MAX, room * (BATCH_MAX - 1))
+        if len(value) > value_max:
+            raise StoreRefused(f"{bucket}/{key} would have {len(value)} bytes; the store takes {value_max}.")
+        parts = [value[start : start + room] for start in range(0, len(value), room)]
+        where = self._parts(bucket, key)
+        messages = [(f"{where}.{number}", part, lifetime) for number, part in enumerate(parts)]
+        headers[PARTS] = str(len(parts))
+        async with self._in_parts:
+            with self.own.write(subject) as write:
+                headers[WRITE] = write.id
+                publish = self._jetstream.publish_batch(self._stream, [*messages, (subject, b"", headers)])
+                sequence = write.sequence = await self._asked(publish)
+        if found.parts > len(parts):
+            await self._clear_parts(bucket, key, found, sequence - len(parts))
+        return sequence
+
+    async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        with self.own.write(subject) as write:
+            headers = {**headers, WRITE: write.id}
+            write.sequence = await self._asked(self._jetstream.publish(self._stream, subject, data, headers))
+        return write.sequence
+
+    async def _clear_parts(self, bucket: str, key: str, found: _Found, before: int) -> None:
+        """What the value before was made of. It may be left behind if the server is lost just now."""
+        if found.parts:
+            with contextlib.suppress(StoreError):
+                await self._jetstream.purge(self._stream, filter=f"{self._parts(bucket, key)}.*", seq=before)
+
+    def _parts(self, bucket: str, key: str) -> str:
+        return f"{self._names.parts}.{token(bucket)}.{token(key)}"
+
+    async def _asked(self, asked: Awaitable[T]) -> T:
+        try:
+            return await asked
+        except NoStream:
+            await self._jetstream.confirm(self._stream)
+            raise Unavailable("the NATS servers have no leader for the store now") from None
+
+
+def _found(message: Stored) -> _Found:
+    if DELETED in message.headers:
+        return _Found(sequence=message.sequence)
+    expires = message.headers.get(EXPIRES)
+    return _Found(
+        sequence=message.sequence,
+        entry=Entry(key_of(message), message.data, message.sequence, None if expires is None else float(expires)),
+        parts=int(message.headers.get(PARTS, "0")),
+    )
+
+
+def key_of(message: Stored) -> str:
+    last = message.subject.rpartition(".")[2]
+    if is_digest(last):
+        return base64.urlsafe_b64decode(message.headers[KEY]).decode()
+    return text_of(last)
+
+
+def _key_header(key: str) -> dict[str, str]:
+    return {KEY: base64.urlsafe_b64encode(key.encode()).decode()} if is_digest(token(key)) else {}
+
+
+def _lives(entry: Entry, now: float) -> bool:
+    return entry.expires_at is None or entry.expires_at > now

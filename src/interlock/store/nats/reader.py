@@ -1,0 +1,202 @@
+"""A reader of one JetStream stream: every message after a sequence, in order and once, whatever happens meanwhile.
+
+It asks for messages with long polls. After any doubt (a lost connection, a heartbeat that did not come, a number that
+was left out, a consumer that is gone) it makes itself a new consumer that begins after the last message it has given.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from nats.aio.msg import Msg
+
+from interlock.store.nats.connection import ANSWER_S, ApiError, Connection
+from interlock.store.ports import Damaged, StoreError, StoreRefused, Unavailable
+
+HEARTBEAT_S = 1.0  # how soon a silent server is noticed by those who only listen
+POLL_S = 30.0  # one request stands for so long when nothing comes
+POLL_MESSAGES = 256  # and brings at most so many
+POLL_BYTES = 8 * 1024 * 1024  # and bytes, so that a slow taker holds no more
+IDLE_KEPT_S = 60.0  # the server forgets a consumer that was not asked for so long
+RETRY_S = 0.2  # after an answer that makes no sense, so that a loop of them costs little
+STREAM_GONE = 10059
+
+_NS = 1_000_000_000
+_log = logging.getLogger(__name__)
+
+
+class Reader:
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        subject: str,
+        after: int,
+        take: Callable[[Msg, int], None],
+        *,
+        prepare: Callable[[], Awaitable[None]],
+        room: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.position = after  # the last sequence that was given
+        self._connection = connection
+        self._stream = stream
+        self._subject = subject
+        self._take = take
+        self._prepare = prepare  # done before every new consumer
+        self._room = room  # waited for before more is asked for
+        self._arrived: deque[Msg] = deque()
+        self._changed = asyncio.Event()
+        self._is_doubtful = False
+
+    def doubt(self) -> None:
+        """Begin again after the last message that was given."""
+        self._is_doubtful = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until the connection is closed for good. Ends with StoreRefused where the stream is not the one it was."""
+        while True:
+            try:
+                await self._read()
+            except Unavailable:
+                if self._connection.is_reachable:
+                    await asyncio.sleep(RETRY_S)
+                await self._connection.until_reachable()
+                if not self._connection.is_open:
+                    return
+            except ApiError as refused:
+                if refused.err_code == STREAM_GONE:
+                    raise stream_gone(self._stream) from refused
+                _log.warning("reading %s: %s", self._stream, refused)
+                await asyncio.sleep(RETRY_S)
+
+    async def _read(self) -> None:
+        self._is_doubtful = False
+        self._arrived.clear()
+        await self._prepare()
+        consumer = secrets.token_hex(8)
+        await self._connection.api(
+            f"CONSUMER.CREATE.{self._stream}.{consumer}",
+            stream_name=self._stream,
+            config={
+                "name": consumer,
+                "deliver_policy": "by_start_sequence",
+                "opt_start_seq": self.position + 1,
+                "filter_subject": self._subject,
+                "ack_policy": "none",
+                "inactive_threshold": int(IDLE_KEPT_S * _NS),
+                "mem_storage": True,
+                "num_replicas": 1,
+            },
+        )
+        try:
+            async with self._connection.subscription(self._on_message) as reply:
+                delivered = 0
+                while not self._is_doubtful:
+                    if self._room is not None:
+                        await self._room()
+                    delivered = await self._poll(consumer, reply, delivered)
+        finally:
+            with contextlib.suppress(StoreError):
+                await self._connection.send(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
+
+    async def _poll(self, consumer: str, reply: str, delivered: int) -> int:
+        """One long poll; gives what it brings. Returns how many the consumer has delivered altogether."""
+        asked = {
+            "batch": POLL_MESSAGES,
+            "max_bytes": max(POLL_BYTES, 2 * self._connection.payload_max),
+            "expires": int(POLL_S * _NS),
+            "idle_heartbeat": int(HEARTBEAT_S * _NS),
+        }
+        await self._connection.send(
+            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}", msgspec.json.encode(asked), reply=reply
+        )
+        for _ in range(POLL_MESSAGES):
+            while (message := await self._next()) is not None and _status(message) == "100":
+                pass
+            if message is None:
+                return delivered
+            if (status := _status(message)) is not None:
+                if status not in ("404", "408") and "Exceeds MaxBytes" not in _description(message):
+                    self.doubt()
+                return delivered
+            sequence, number = _numbers(message)
+            if number != delivered + 1:
+                self.doubt()
+                return delivered
+            delivered = number
+            if sequence > self.position:
+                self._take(message, sequence)
+                self.position = sequence
+        return delivered
+
+    async def _next(self) -> Msg | None:
+        """None once there is doubt."""
+        while not self._arrived:
+            if self._is_doubtful:
+                return None
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(HEARTBEAT_S + ANSWER_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                await asyncio.sleep(0.1)  # after a pause of this process it may have arrived and only not been read
+                if not self._arrived:
+                    self._connection.lose(f"no heartbeat within {HEARTBEAT_S + ANSWER_S} s")
+                    raise Unavailable("no heartbeat") from None
+        return self._arrived.popleft()
+
+    def _on_message(self, message: Msg) -> None:
+        self._arrived.append(message)
+        self._changed.set()
+
+
+def stream_gone(stream: str) -> Damaged:
+    return Damaged(
+        f"The stream {stream} was deleted on the NATS server. Restore it from a backup, or restart this node to begin "
+        "without it."
+    )
+
+
+def _status(message: Msg) -> str | None:
+    return (message.headers or {}).get("Status") if not message.data else None
+
+
+def _numbers(message: Msg) -> tuple[int, int]:
+    """Of the stream and of the consumer: $JS.ACK[.domain.account].stream.consumer.tries.SEQUENCE.NUMBER.time.pending"""
+    parts = message.reply.split(".")
+    first = 5 if len(parts) == 9 else 7
+    return int(parts[first]), int(parts[first + 1])
+
+
+def _description(message: Msg) -> str:
+    return str((message.headers or {}).get("Description", ""))
+
+
+class RunningReader:
+    """A reader with its task; `ended` is told once it stops, and why if it was not asked to."""
+
+    def __init__(self, reader: Reader, ended: Callable[[StoreRefused | None], None]) -> None:
+        self.reader = reader
+        self._ended = ended
+        self._task = asyncio.create_task(reader.run(), name="nats reader")
+        self._task.add_done_callback(self._on_done)
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            _log.error("reading a stream has ended: %s", failure, exc_info=failure)
+        if failure is not None and not isinstance(failure, StoreRefused):
+            failure = StoreRefused("The store on NATS can no longer be read; the log of this node says why.")
+        self._ended(failure)

@@ -1,0 +1,29 @@
+"""Where the NATS servers of a store are, and how a node names itself to them."""
+
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+import msgspec
+
+
+class NatsServers(msgspec.Struct, frozen=True, kw_only=True):
+    urls: tuple[str, ...]
+    secret: Callable[[], Awaitable[str | None]] | None = None  # what `credentials` reads
+    ca_file: str | None = None  # who may vouch for a server, where the system's own do not
+
+    def __str__(self) -> str:
+        return ", ".join(address(url) for url in self.urls)
+
+
+class SharedPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """What replicas of one node have in common."""
+
+    servers: NatsServers
+    node: str  # their name
+    replicas: int = 1  # on how many servers of a cluster each stream is
+
+
+def address(url: str) -> str:
+    """A URL without what may stand before an @."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

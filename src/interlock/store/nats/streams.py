@@ -1,0 +1,207 @@
+"""Append-only streams on JetStream: each a stream of its own, so that its records are numbered from one without gaps.
+
+It is made by the first append, or by the first who follows it.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Self, TypeVar
+
+from nats.aio.msg import Msg
+
+from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NoStream
+from interlock.store.nats.reader import Reader, RunningReader
+from interlock.store.nats.subjects import Names
+from interlock.store.ports import Record, StoreRefused, Unavailable
+
+DUPLICATES_S = 120  # `Replication.append_new`: who appended an id within the last two minutes
+SEQUENCE_MAX = 2**63 - 1
+FOLLOWED_MAX = 1000  # records that wait for one follower before no more are asked for
+
+T = TypeVar("T")
+
+
+class NatsStreams:
+    def __init__(self, jetstream: JetStream, names: Names) -> None:
+        self._jetstream = jetstream
+        self._names = names
+        self._appending: dict[str, asyncio.Lock] = {}
+
+    async def append(self, stream: str, records: Sequence[bytes]) -> int:
+        if not records:
+            return await self.last(stream)
+        if len(records) > BATCH_MAX:
+            raise StoreRefused(f"{len(records)} records cannot be appended at once; the store takes {BATCH_MAX}.")
+        self._check(records)
+        subject = self._names.records(stream)
+        async with self._order(stream):
+            return await self._made(
+                stream,
+                lambda: self._jetstream.publish_batch(
+                    self._names.stream(stream), [(subject, record, {}) for record in records]
+                ),
+            )
+
+    async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
+        self._check([data for _, data in records])
+        async with self._order(stream):
+            await self.ensure(stream)
+            return await self._made(stream, lambda: self._publish_each(stream, records))
+
+    async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]:
+        if limit <= 0 or after >= SEQUENCE_MAX:
+            return []
+        messages = await self._found(
+            stream,
+            self._jetstream.all_of(
+                self._names.stream(stream), self._names.records(stream), max(after, 0), min(limit, SEQUENCE_MAX)
+            ),
+            [],
+        )
+        return [Record(message.sequence, message.data) for message in messages]
+
+    async def last(self, stream: str) -> int:
+        message = await self._found(
+            stream, self._jetstream.last(self._names.stream(stream), self._names.records(stream)), None
+        )
+        return 0 if message is None else message.sequence
+
+    async def trim(self, stream: str, upto: int) -> None:
+        first_kept = min(upto + 1, await self.last(stream))
+        if first_kept > 1:
+            await self._jetstream.purge(self._names.stream(stream), seq=first_kept)
+
+    async def ensure(self, stream: str) -> None:
+        await self._jetstream.ensure(
+            self._names.stream(stream), (self._names.records(stream),), duplicate_window=DUPLICATES_S * 1_000_000_000
+        )
+
+    def follow(self, stream: str, after: int) -> "NatsFollowing":
+        return NatsFollowing(self._jetstream, self._names, stream, after, lambda: self.ensure(stream))
+
+    async def _publish_each(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
+        """All are sent before the first is waited for; the server takes them in their order."""
+        connection, subject, name = self._jetstream.connection, self._names.records(stream), self._names.stream(stream)
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[Msg]] = [loop.create_future() for _ in records]
+        with contextlib.ExitStack() as inboxes:
+            for (id, data), answer in zip(records, answers, strict=True):
+                reply = inboxes.enter_context(connection.inbox(_settle(answer)))
+                await connection.send(subject, data, {"Nats-Msg-Id": id}, reply=reply)
+            size = sum(len(data) for _, data in records)
+            for answer in answers:
+                await connection.wait(answer, size)
+            return [self._jetstream.acknowledged(name, answer.result()) for answer in answers]
+
+    async def _made(self, stream: str, write: Callable[[], Awaitable[T]]) -> T:
+        """A write, to a stream that need not exist yet."""
+        await self.ensure(stream)
+        try:
+            return await write()
+        except NoStream:
+            await self._jetstream.confirm(self._names.stream(stream))
+            raise Unavailable("the NATS servers have no leader for the stream now") from None
+
+    async def _found(self, stream: str, asked: Awaitable[T], nothing: T) -> T:
+        try:
+            return await asked
+        except NoStream:
+            if not self._jetstream.knows(self._names.stream(stream)):
+                return nothing
+            await self._jetstream.confirm(self._names.stream(stream))
+            raise Unavailable("the NATS servers have no leader for the stream now") from None
+
+    def _order(self, stream: str) -> asyncio.Lock:
+        """The server takes few batches at a time, and what one caller appends first comes first."""
+        return self._appending.setdefault(stream, asyncio.Lock())
+
+    def _check(self, records: Sequence[bytes]) -> None:
+        room = self._jetstream.connection.payload_max - HEADERS_MAX
+        for record in records:
+            if len(record) > room:
+                raise StoreRefused(
+                    f"A record of {len(record)} bytes is larger than the NATS server takes ({room}). Set max_payload "
+                    "in its configuration."
+                )
+
+
+def _settle(answer: "asyncio.Future[Msg]") -> Callable[[Msg], None]:
+    def settle(message: Msg) -> None:
+        if not answer.done():
+            answer.set_result(message)
+
+    return settle
+
+
+class NatsFollowing:
+    """The records of one stream, as they come."""
+
+    def __init__(
+        self, jetstream: JetStream, names: Names, stream: str, after: int, ensure: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._jetstream = jetstream
+        self._name = names.stream(stream)
+        self._ensure = ensure
+        self._waiting: deque[Record] = deque()
+        self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
+        self.is_closed = False
+        self._failure: StoreRefused | None = None
+        self._reader = RunningReader(
+            Reader(
+                jetstream.connection,
+                self._name,
+                names.records(stream),
+                max(after, 0),
+                self._take,
+                prepare=self._prepare,
+                room=self._room,
+            ),
+            self._ended,
+        )
+        jetstream.connection.on_change(self._reader.reader.doubt)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        while not self._waiting:
+            if self._failure is not None:
+                raise self._failure
+            if self.is_closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        self._taken.set()
+        return self._waiting.popleft()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._jetstream.connection.forget(self._reader.reader.doubt)
+        self._reader.stop()
+        self._changed.set()
+
+    async def _prepare(self) -> None:
+        await self._ensure()
+        last = await self._jetstream.confirm(self._name)
+        if last < self._reader.reader.position:
+            raise StoreRefused(
+                f"The stream {self._name} ends at record {last}, and {self._reader.reader.position} was read from it: "
+                "an older state was restored. Restart this node."
+            )
+
+    async def _room(self) -> None:
+        while len(self._waiting) >= FOLLOWED_MAX:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def _take(self, message: Msg, sequence: int) -> None:
+        self._waiting.append(Record(sequence, message.data))
+        self._changed.set()
+
+    def _ended(self, failure: StoreRefused | None) -> None:
+        self._failure = failure
+        self.is_closed = True
+        self._changed.set()
