@@ -10,6 +10,7 @@ from inboxes import Hands, desk_at
 
 from interlock.config.plan import Plan, RoomPlan
 from interlock.protocol.rooms.participants import Privilege
+from interlock.runtime.base.replicas import Replicas
 from interlock.runtime.fronts.ax import UPGRADED
 from interlock.runtime.fronts.rooms.endpoint import RoomCaller, RoomsEndpoint
 from interlock.runtime.rooms.proposals import Proposals
@@ -43,8 +44,9 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
     made: list[Rooms] = []
 
     def make(desk: Any) -> None:
-        proposals = Proposals(desk.inbox, desk.recorder, clock, lambda _: None)
-        made.append(Rooms(PLAN, desk.store, desk.recorder, clock, proposals))
+        replicas = Replicas(desk.store, clock)
+        proposals = Proposals(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
+        made.append(Rooms(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
 
     async with desk_at(tmp_path, clock, made=make):
         (rooms,) = made

@@ -18,6 +18,7 @@ from interlock.protocol.rooms.envelope import Envelope
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.participants import Participant, Privilege
 from interlock.protocol.rooms.settings import RoomSettings
+from interlock.runtime.base.replicas import Replicas
 from interlock.runtime.rooms import fulfilments
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.history import History
@@ -46,9 +47,11 @@ class Garden:
 
     def __init__(self, desk: Desk, **settings: Any) -> None:
         self.desk, self.clock = desk, desk.clock
-        self.proposals = Proposals(desk.inbox, desk.recorder, desk.clock, lambda _: None)
+        self.proposals = Proposals(
+            desk.inbox, desk.recorder, desk.clock, lambda _: None, Replicas(desk.store, desk.clock)
+        )
         audit = RoomAudit(desk.recorder, desk.clock)
-        history = History(desk.store.streams, "garden")
+        history = History(desk.store, "garden")
         kept = RoomSettings(proposal_ttl_s=60, **settings)
         self.records = records = ParticipantRecords(desk.store.kv, desk.clock)
         self.room = Room("garden", kept, history, audit, desk.clock, self.proposals, lambda _: None, records)

@@ -46,6 +46,13 @@ class Bare:
             ):
                 return said
 
+    async def until_either(self, id: str) -> dict[str, Any]:
+        """The envelope of that id, or what is said of it."""
+        while True:
+            said = await self.next()
+            if id in (said.get("id"), said.get("correlation_id")):
+                return said
+
     async def send(self, kind: str, payload: Any, **members: Any) -> str:
         envelope = {"protocol": "mcpx/v0.1", "id": str(uuid.uuid4()), "kind": kind, "payload": payload} | members
         await self.socket.send(json.dumps({name: value for name, value in envelope.items() if value is not None}))

@@ -25,9 +25,12 @@ class RateWindow:
                 wait_ms = max(1, int((sent[0] + SPAN_S - now) * 1000)) if sent else int(SPAN_S * 1000)
                 said = f"at most {most} {one} a minute; wait {wait_ms} ms"
                 return Refusal("rate_limited", said, {"limit": most, "retry_after_ms": wait_ms}, id)
+        self.count(what, now)
+        return None
+
+    def count(self, what: tuple[What, ...], now: float) -> None:
         for one in what:
             self._sent[one].append(now)
-        return None
 
     def used(self, now: float) -> dict[What, int]:
         return {what: len(self._recent(what, now)) for what in self._sent}

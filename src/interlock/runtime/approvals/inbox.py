@@ -30,6 +30,7 @@ from interlock.runtime.approvals.index import DEFINITIONS, Index, Key, definitio
 from interlock.runtime.approvals.storage import ApprovalStore, maybe_read
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.feed import Feed
 from interlock.runtime.base.replicas import Replicas
 from interlock.store.ports import Change, Conflict, StoreError
 
@@ -74,6 +75,7 @@ class Inbox:
         self._audit = record
         self._clock = clock
         self._feed = ApprovalFeed()
+        self.heard = Feed[Approval]()  # what another replica raised or moved
         self._index = Index(clock)
         self._raising: dict[Key, asyncio.Task[Approval | Fault]] = {}
         self._work = BackgroundTasks()
@@ -111,6 +113,7 @@ class Inbox:
         if entry is not None and (known is None or known.revision < entry.revision):
             self._index.keep(entry)
             self._feed.tell(entry.approval, is_own=False)
+            self.heard.publish(entry.approval)
 
     def replan(self, rules: Rules) -> None:
         """Takes rules for what is raised from now on; what waits keeps its time."""

@@ -1,6 +1,7 @@
 """The identity of this aggregator (MCP-AX 13.4): one UUID in the data folder, made at the first start, never changed.
 
 Others know the node by it, so a file that cannot be read stops the start: a new id would be another aggregator.
+Replicas that share a store are one aggregator: the first one's identity is everyone's.
 """
 
 import os
@@ -10,11 +11,13 @@ from typing import Final
 
 import msgspec
 
-from interlock.store.ports import Damaged, FolderUnusable
+from interlock.store.ports import Conflict, Damaged, FolderUnusable, KeyValue
 
 FILE: Final = "identity.json"
 NODE_KEY: Final = "node.key"  # what the node signs with; made when it is first needed
 BYTES_MAX: Final = 4096
+BUCKET: Final = "identity"  # of a store that replicas share
+KEY: Final = "node"
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,11 +26,35 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 def own_identity(data: Path) -> Identity:
     """The identity on disk, made at the first start. Raises a StoreError that says what the operator does next."""
+    return _maybe_identity(data) or _keep(data, Identity(aggregator_id=str(uuid.uuid4())))
+
+
+async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
+    """Writes the identity of the replicas that share a store into the data folder. Raises StoreError."""
+    own, entry = _maybe_identity(data), await shared.get(BUCKET, KEY, now)
+    if entry is None:
+        own = own or own_identity(data)
+        try:
+            await shared.create(BUCKET, KEY, msgspec.json.encode(own), now)
+        except Conflict:  # another replica was first
+            await adopt_identity(data, shared, now)
+        return
+    theirs = msgspec.json.decode(entry.value, type=Identity)
+    if own is None:
+        own = _keep(data, theirs)
+    if own != theirs:
+        raise FolderUnusable(
+            f"{data / FILE} says that this data folder belongs to another node than the shared store; "
+            "set another node.name, or give this replica an empty data folder"
+        )
+
+
+def _maybe_identity(data: Path) -> Identity | None:
     path = data / FILE
     try:
         written = path.read_bytes()
     except FileNotFoundError:
-        return _make(data)
+        return None
     except OSError as error:
         raise FolderUnusable(f"{path} cannot be read: {error.strerror}") from None
     try:
@@ -40,10 +67,9 @@ def own_identity(data: Path) -> Identity:
         ) from None
 
 
-def _make(data: Path) -> Identity:
+def _keep(data: Path, made: Identity) -> Identity:
     """Writes the file whole or not at all, and never over one that another process made first."""
     path, draft = data / FILE, data / f".{FILE}.{os.getpid()}"
-    made = Identity(aggregator_id=str(uuid.uuid4()))
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

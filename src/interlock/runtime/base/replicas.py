@@ -14,11 +14,14 @@ from typing import Final
 
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
-from interlock.store.ports import Change, Following, Store, StoreError
+from interlock.runtime.base.feed import Feed
+from interlock.store.ports import Change, Conflict, Following, Store, StoreError
 
 log = logging.getLogger("interlock.store")
 
 BUCKET: Final = "replicas"  # id -> nothing, with a time to live
+CLAIMS: Final = "replica-claims"  # what one of them does -> which
+CLAIM_S: Final = 86_400.0
 LEASE_S: Final = 15.0  # how long a replica that died counts as alive
 RENEW_S: Final = 5.0  # three in a lease: one lost message ends nothing
 
@@ -33,6 +36,7 @@ class Replicas:
         self._clock = clock
         self._takes: dict[str, list[Take]] = {}
         self._alive: dict[str, float] = {}  # until when
+        self.gone = Feed[str]()  # whose lease was given back or is over
         self._watches: dict[str, Following[Change]] = {}
         self._work = BackgroundTasks()
         self.on_change(BUCKET, self._take_lease)
@@ -70,10 +74,20 @@ class Replicas:
         return [(watch, self._takes[bucket]) for bucket, watch in self._watches.items()]
 
     def _take_lease(self, change: Change) -> None:
-        if change.entry is None or change.entry.expires_at is None:
-            self._alive.pop(change.key, None)
-        else:
+        if change.entry is not None and change.entry.expires_at is not None:
             self._alive[change.key] = change.entry.expires_at
+        elif self._alive.pop(change.key, None) is not None:
+            self.gone.publish(change.key)
+
+    async def claim(self, name: str) -> bool:
+        """Whether this replica is the one that does it, where each of them could: exactly one is. Raises StoreError."""
+        if self.replication is None:
+            return True
+        try:
+            await self._kv.create(CLAIMS, name, self.own_id.encode(), self._clock.wall(), ttl_s=CLAIM_S)
+        except Conflict:
+            return False
+        return True
 
     async def _renew(self) -> None:
         await self._kv.put(BUCKET, self.own_id, b"", self._clock.wall(), ttl_s=LEASE_S)
@@ -85,6 +99,9 @@ class Replicas:
                 await self._renew()
             except StoreError as away:
                 log.warning("the lease of this replica could not be renewed: %s", away)
+                continue  # nor could others renew theirs
+            for replica in [one for one in self._alive if not self.is_alive(one)]:
+                self._take_lease(Change(replica, None))
 
 
 class Changes:

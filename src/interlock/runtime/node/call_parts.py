@@ -118,7 +118,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
 
     driver_decisions = DriverDecisions()
     proposals = Proposals(
-        inbox, stores.recorder, clock, lambda name: catalog.namespace.view(EVERYTHING).find_tool(name)
+        inbox, stores.recorder, clock, lambda name: catalog.namespace.view(EVERYTHING).find_tool(name), stores.replicas
     )
     deciding = DecisionService(
         inbox,

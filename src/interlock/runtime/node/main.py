@@ -11,6 +11,7 @@ from typing import Any, Final
 from interlock.config.load import Loaded
 from interlock.operator_api.status import Status
 from interlock.process import fd_limit as descriptors
+from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.fronts.stdio import stdio_front
 from interlock.runtime.fronts.stdio_bridge import SOCKET, bridge
 from interlock.runtime.node.endpoints import OperatorApp
@@ -18,6 +19,7 @@ from interlock.runtime.node.listen import answers
 from interlock.runtime.node.node import Node
 from interlock.runtime.node.readiness import READY_S
 from interlock.runtime.node.reload import Read
+from interlock.runtime.node.store_parts import adopt_shared_identity
 
 OnReady = Callable[[Status, str | None], None]
 
@@ -84,6 +86,7 @@ async def _run(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    await adopt_shared_identity(plan, SystemClock())
     node = Node(plan, operator_app, files=loaded.paths, read=read, listen=not stdio)
     try:
         await node.open()

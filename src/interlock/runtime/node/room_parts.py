@@ -33,7 +33,7 @@ class RoomParts(msgspec.Struct, frozen=True, kw_only=True):
 def make_room_parts(
     plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, fronts: FrontParts
 ) -> RoomParts:
-    rooms = Rooms(plan, stores.store, stores.recorder, stores.clock, calls.proposals)
+    rooms = Rooms(plan, stores.store, stores.recorder, stores.clock, calls.proposals, stores.replicas)
     endpoint = RoomsEndpoint(plan, stores.tokens, rooms, stores.refusals, fronts.bearers, stores.clock)
     room_links = RoomLinks(
         plan,

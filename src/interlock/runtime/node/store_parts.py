@@ -7,7 +7,7 @@ from interlock.runtime.access.tokens import TokenRegistry
 from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.current_plan import CurrentPlan
-from interlock.runtime.base.node_identity import Identity, own_identity
+from interlock.runtime.base.node_identity import Identity, adopt_identity, own_identity
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.base.replicas import Changes, Replicas
@@ -32,6 +32,18 @@ class StoreParts(msgspec.Struct, frozen=True, kw_only=True):
     refusals: Refusals
     retention: Retention
     tokens: TokenRegistry
+
+
+async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
+    """Before a node is made: replicas that share a store are one aggregator. Raises StoreError."""
+    store = build_store(plan.store.backend, plan.data)
+    if store.replication is None:
+        return
+    try:
+        await store.open()
+        await adopt_identity(plan.data, store.kv, clock.wall())
+    finally:
+        await store.close()
 
 
 def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:

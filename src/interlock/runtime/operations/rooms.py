@@ -23,8 +23,8 @@ from interlock.protocol.rooms.participants import Privilege, is_topic
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.operations.room_metrics import exposition
 from interlock.runtime.rooms.connection import RoomConnection as Connection
-from interlock.runtime.rooms.metrics import exposition
 from interlock.runtime.rooms.observed import Observed, observed_in
 from interlock.runtime.rooms.room import Room as LiveRoom
 from interlock.runtime.rooms.rooms import Change

@@ -54,6 +54,7 @@ class Wishes(msgspec.Struct, frozen=True):
 
 class RoomConnection:
     can_answer = True
+    is_here = True
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.store.ports import Record, Streams
+from interlock.store.ports import Following, Record, Store
 
 READ_MAX: Final = 1000  # records in one reading
 TOLD_BYTES: Final = 512 * 1024  # of records in one message
@@ -22,14 +22,31 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class History:
-    def __init__(self, streams: Streams, topic: str) -> None:
-        self._streams = streams
+    def __init__(self, store: Store, topic: str) -> None:
+        self._streams = store.streams
+        self._replication = store.replication
         self._stream = f"rooms/{topic}"
         self._forgotten = 0  # the store itself keeps the last record of a stream
 
-    async def append(self, accepted: Sequence[tuple[float, bytes]]) -> int:
-        """Returns the sequence of the last one. Raises StoreError; then none is kept."""
-        return await self._streams.append(self._stream, [b"%.3f\n%b" % one for one in accepted])
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas append too: then what is to be delivered comes by `follow` alone."""
+        return self._replication is not None
+
+    async def append(self, accepted: Sequence[tuple[str, float, bytes]]) -> list[int]:
+        """Id, time of receipt and envelope; returns the sequence of each, 0 for an id that another replica took.
+
+        Raises StoreError; then none is kept, or `follow` tells which.
+        """
+        if self._replication is not None:
+            each = [(id, b"%.3f\n%b" % (at, data)) for id, at, data in accepted]
+            return await self._replication.append_new(self._stream, each)
+        last = await self._streams.append(self._stream, [b"%.3f\n%b" % (at, data) for _, at, data in accepted])
+        return list(range(last - len(accepted) + 1, last + 1))
+
+    def follow(self, after: int) -> Following[Record] | None:
+        """What any replica appends; None where there is only one."""
+        return None if self._replication is None else self._replication.follow(self._stream, after)
 
     async def last(self) -> int:
         return await self._streams.last(self._stream)
@@ -38,7 +55,7 @@ class History:
         """Oldest first."""
         after = max(after, self._forgotten)
         records = await self._streams.read(self._stream, after, min(limit, max(0, upto - after)))
-        return [_stored(record) for record in records if record.sequence <= upto]
+        return [stored(record) for record in records if record.sequence <= upto]
 
     async def trim(self, upto: int) -> None:
         """Forgets records up to that sequence."""
@@ -56,6 +73,6 @@ def within_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:
     return records
 
 
-def _stored(record: Record) -> Stored:
+def stored(record: Record) -> Stored:
     at, _, data = record.data.partition(b"\n")
     return Stored(record.sequence, float(at), data)

@@ -16,6 +16,7 @@ class Lease:
     """A `Connected` that hears nothing: its owner reads history."""
 
     can_answer = False
+    is_here = True
 
     def __init__(self, room: Room, participant: str) -> None:
         self.id = room.stamp().id

@@ -63,6 +63,7 @@ class NodeParticipant:
     """The node's place in one room; a `Connected`."""
 
     can_answer = True
+    is_here = True
 
     def __init__(
         self, room: Room, dispatch: Dispatch, proposals: Proposals, principal: Callable[[str], Principal]
@@ -84,6 +85,8 @@ class NodeParticipant:
 
     def deliver(self, delivery: Delivery) -> None:
         envelope = delivery.envelope
+        if not delivery.principal:
+            return  # the replica at which it was published answers it
         if not delivery.sequence or envelope.kind != MCP or OWN not in (envelope.to or ()) or envelope.sender == OWN:
             return
         try:

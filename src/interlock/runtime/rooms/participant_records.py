@@ -15,7 +15,7 @@ from interlock.protocol.rooms.participants import Privilege
 from interlock.protocol.rooms.proposals import ProposalStatus
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
-from interlock.store.ports import KeyValue, StoreError
+from interlock.store.ports import Change, KeyValue, StoreError
 
 log = logging.getLogger("interlock.rooms")
 
@@ -61,6 +61,16 @@ class ParticipantRecords:
             topic, _, participant = entry.key.partition("\n")
             found.append(((topic, participant), msgspec.json.decode(entry.value, type=ParticipantRecord)))
         self._records = dict(sorted(found, key=lambda one: one[1].last_seen))
+
+    def take_change(self, change: Change) -> None:
+        """What another replica knows of a participant; what is about to be written here wins."""
+        topic, _, participant = change.key.partition("\n")
+        key = (topic, participant)
+        if key in self._changed:
+            return
+        self._records.pop(key, None)
+        if change.entry is not None:
+            self._records[key] = msgspec.json.decode(change.entry.value, type=ParticipantRecord)
 
     async def close(self) -> None:
         await self._tasks.close()

@@ -35,16 +35,19 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.replicas import Replicas
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.fulfilments import Fulfilments
-from interlock.runtime.rooms.proposal_index import ProposalIndex, Tracked, decider, key_of
+from interlock.runtime.rooms.proposal_index import Key, ProposalIndex, Tracked, decider, key_of
 from interlock.runtime.rooms.room import Room
+from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.rooms")
 
 LISTED_MAX: Final = 100  # proposals in one answer, the newest
 TRACKED_PAUSE_S: Final = 0.01
 TRACKED_TRIES_MAX: Final = 500
+ADOPTED_S: Final = 5.0  # a proposal that its own replica did not put into the inbox until then is put there here
 NONCE_BYTES: Final = 24
 IN_THE_ROOM: Final = "carried out in the room"
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
@@ -71,7 +74,14 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Proposals:
-    def __init__(self, inbox: Inbox, recorder: Recorder, clock: Clock, tool: Callable[[str], HeldTool | None]) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        recorder: Recorder,
+        clock: Clock,
+        tool: Callable[[str], HeldTool | None],
+        replicas: Replicas,
+    ) -> None:
         """`tool`: one of this node's, by its name."""
         self.index = ProposalIndex(inbox)
         self.judged = Feed[tuple[str, str, str, ProposalStatus]]()  # room, proposer, method, and what it came to
@@ -85,7 +95,10 @@ class Proposals:
         self._published: asyncio.Queue[tuple[Room, Envelope, str, float | None]] = asyncio.Queue()
         self._work = BackgroundTasks()
         # From now on, and not from `start`: the inbox opens first, and ends what was left behind.
-        self._changes = inbox.listen()
+        self._changes = inbox.listen(only_own=True)
+        self._replicas = replicas
+        self._carried_out: dict[str, Key] = {}  # fulfilments that another replica sent, by the id of the envelope
+        inbox.heard.subscribe(self._take_elsewhere)
 
     # Life
 
@@ -139,6 +152,39 @@ class Proposals:
         if room.settings.tracker and self._is_relevant(room, envelope):
             self._published.put_nowait((room, envelope, principal, None))
 
+    def on_heard(self, room: Room, envelope: Envelope, received_at: float) -> None:
+        """What another replica published, which follows it; an answer to what was sent here is news here."""
+        if not room.settings.tracker:
+            return
+        answers = envelope.correlation_id or ""
+        if envelope.kind == PROPOSAL:
+            # Its replica may be gone before it is in the inbox.
+            asyncio.get_running_loop().call_later(ADOPTED_S, self.recover, room, envelope, received_at)
+        elif envelope.kind == MCP and (answers in self._fulfilments or answers in self._expected):
+            self._published.put_nowait((room, envelope, "", None))
+        elif envelope.kind == MCP and (tracked := self.index.maybe_tracked((room.topic, answers))) is not None:
+            tracked.fulfilment = envelope.id
+            self._carried_out[envelope.id] = (room.topic, answers)
+        elif (key := self._carried_out.pop(answers, None)) is not None:
+            tracked = self.index.maybe_tracked(key)
+            if tracked is not None and tracked.answer is None:
+                tracked.answer = envelope
+
+    def _take_elsewhere(self, approval: Approval) -> None:
+        """A proposal that another replica raised or moved; that one tells the room."""
+        if approval.kind is not Kind.PROPOSAL:
+            return
+        key, status = key_of(approval), STATUS[approval.status]
+        tracked = self.index.maybe_tracked(key)
+        if status is ProposalStatus.PENDING:
+            if tracked is None:
+                self.index.add(key, Tracked(approval.id, approval.agent or ""))
+            elif tracked.approval_id != approval.id:  # it was edited
+                tracked.approval_id, tracked.sent_params = approval.id, approval.params
+            self.index.hold(key[0], approval.agent or "", key[1])
+        elif tracked is not None and tracked.approval_id == approval.id and tracked.told is not status:
+            self._note_status(approval, tracked, status)
+
     def _is_relevant(self, room: Room, envelope: Envelope) -> bool:
         """Most envelopes are none of the tracker's business, and cost a look into a few tables."""
         if envelope.kind != MCP:
@@ -179,6 +225,8 @@ class Proposals:
         if proposed is None:
             said = "its params cannot be shown to a person as everyone would read them; it is not tracked"
             refusal = Refusal("invalid_proposal", said, id=envelope.id)
+        elif not await self._is_first(room, envelope):
+            return
         else:
             raised = await self._inbox.raise_(self._draft(room, envelope, proposed, principal, received_at))
             if isinstance(raised, Approval):
@@ -189,6 +237,17 @@ class Proposals:
             refusal = Refusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
         self.index.release(room.topic, proposer, envelope.id)
         room.tell(proposer, refusal)
+
+    async def _is_first(self, room: Room, envelope: Envelope) -> bool:
+        """Whether no other replica puts it into the inbox."""
+        try:
+            is_first = await self._replicas.claim(f"proposal\n{room.topic}\n{envelope.id}")
+        except StoreError:
+            return True  # the inbox cannot be written either, and says so
+        raised = self.index.maybe(room.topic, envelope.id)
+        if not is_first and (raised is None or raised.status is not Status.PENDING):
+            self.index.release(room.topic, envelope.sender or "", envelope.id)
+        return is_first
 
     def _draft(
         self, room: Room, envelope: Envelope, proposed: Proposed, principal: str, received_at: float | None
@@ -458,14 +517,8 @@ class Proposals:
         status, tracked = STATUS[approval.status], self.index.maybe_tracked((topic, proposal_id))
         if tracked is None or tracked.approval_id != approval.id or status in (tracked.told, ProposalStatus.PENDING):
             return
-        self.index.release(topic, tracked.proposer, proposal_id)
-        self.index.count(topic, status)
-        if tracked.told is None and approval.decision is not None:
-            self.index.note_decided(approval, approval.decision.at)
+        self._note_status(approval, tracked, status)
         self.judged.publish((topic, tracked.proposer, approval.method or "", status))
-        tracked.told = status
-        tracked.changed.set()
-        tracked.changed = asyncio.Event()
         room, decision = self._rooms.get(topic), approval.decision
         if room is None:
             return
@@ -479,6 +532,16 @@ class Proposals:
         }
         event = {"event": f"proposal_{status.value}", "proposalId": proposal_id}
         room.announce(event | {name: value for name, value in said.items() if value is not None}, answers=proposal_id)
+
+    def _note_status(self, approval: Approval, tracked: Tracked, status: ProposalStatus) -> None:
+        topic, proposal_id = key_of(approval)
+        self.index.release(topic, tracked.proposer, proposal_id)
+        self.index.count(topic, status)
+        if tracked.told is None and approval.decision is not None:
+            self.index.note_decided(approval, approval.decision.at)
+        tracked.told = status
+        tracked.changed.set()
+        tracked.changed = asyncio.Event()
 
     # Looking
 

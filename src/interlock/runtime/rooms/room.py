@@ -22,21 +22,22 @@ from interlock.protocol.rooms.envelope import V0, Envelope, decode_untrusted, en
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.gateway_messages import Stamp
 from interlock.protocol.rooms.participants import GATEWAY, OWN, Participant, Privilege
-from interlock.protocol.rooms.rates import RateWindow
+from interlock.protocol.rooms.rates import RateWindow, What
 from interlock.protocol.rooms.settings import RoomSettings
 from interlock.protocol.rooms.v0 import as_said, encode_v0
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock, rfc3339_ms
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.rooms.audit import RoomAudit
-from interlock.runtime.rooms.history import History
+from interlock.runtime.rooms.history import History, Stored, stored
 from interlock.runtime.rooms.known_envelopes import KNOWN_MIN, KnownEnvelopes
 from interlock.runtime.rooms.participant_records import ParticipantRecords
-from interlock.store.ports import StoreError
+from interlock.store.ports import Following, Record, StoreError
 
 log = logging.getLogger("interlock.rooms")
 
 REPLACED: Final = 4409
+ID_TAKEN: Final = "another principal has this participant's id"
 REMOVED: Final = 4403
 REPLACEMENTS_MAX: Final = 5  # X-4.4.1-5, in REPLACEMENTS_S
 REPLACEMENTS_S: Final = 60.0
@@ -82,6 +83,7 @@ class Connected(Protocol):
 
     id: str
     since: int  # the number of the first delivery that is news to it
+    is_here: bool  # and not at another replica
 
     @property
     def can_answer(self) -> bool:
@@ -107,6 +109,9 @@ class Tracker(Protocol):
 
     def on_published(self, room: "Room", envelope: Envelope, principal: str) -> None: ...
 
+    def on_heard(self, room: "Room", envelope: Envelope, received_at: float) -> None:
+        """It was published at another replica."""
+
     async def decide(self, room: "Room", envelope: Envelope, who: Participant, principal: str) -> Refusal | None:
         """One who rejects or withdraws a proposal."""
 
@@ -124,12 +129,14 @@ class Seat(msgspec.Struct):
     replaced: deque[float] = msgspec.field(default_factory=deque)
     noticed: float = float("-inf")
     is_observed: bool = False  # as in `Settled`
+    was_here: bool = True  # the last connection that it had
 
 
 class RoomFeeds(msgspec.Struct, frozen=True):
     """What other parts hear of every room."""
 
     published: Feed[tuple["Room", Delivery]] = msgspec.field(default_factory=Feed)  # stored, and told to everyone
+    seated: Feed[tuple["Room", str]] = msgspec.field(default_factory=Feed)  # whose connections here are others now
     presence: Feed[tuple["Room", str]] = msgspec.field(default_factory=Feed)  # who came, went, or has another privilege
 
 
@@ -166,6 +173,8 @@ class Room:
         self._rates: dict[str, RateWindow] = {}
         self._refused: dict[str, deque[float]] = {}  # when, by participant
         self._queue: list[Delivery] = []
+        self._awaited: dict[str, Delivery] = {}  # by id: stored, or about to be, and not heard yet
+        self._following: Following[Record] | None = None
         self._numbered = 0
         self._writer: asyncio.Task[None] | None = None
         self._background = BackgroundTasks()
@@ -196,9 +205,14 @@ class Room:
                     if envelope.kind == enforcement.PROPOSAL:
                         self._tracker.recover(self, envelope, record.received_at)
             after = records[-1].sequence
+        self._following = self.history.follow(last)
+        if self._following is not None:
+            self._background.begin(self._follow(self._following), f"room {self.topic}: what replicas publish")
 
     async def close(self) -> None:
         self._tracker.end(self)
+        if self._following is not None:
+            self._following.close()
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         for seat in self.seats.values():
@@ -254,22 +268,53 @@ class Room:
                 seat.leaves = None
             seat.participant, seat.principal = who, principal
             seat.connections.append(connection)
-            while len(seat.connections) > self.settings.connections_per_participant:
-                seat.replaced.append(self._clock.now())
-                seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
+            self._replace_oldest(seat)
         seat.is_observed = is_observed
         self._note_seen(who, principal)
         self._audit.add("join", self.topic, principal, "ok", participant=who.id, source=source)
         self._feeds.presence.publish((self, who.id))
+        self._feeds.seated.publish((self, who.id))
         keeps = self.settings.history_visibility != "none"
         others = self.present(who.id)
         return gateway_messages.welcome(self.stamp(), self.topic, who, others, keeps_history=keeps, last=self.delivered)
 
+    def join_elsewhere(self, connection: Connected, who: Participant, principal: str, *, is_newer: bool) -> bool:
+        """Takes in one that another replica welcomed; False where one of another principal is here under that id.
+
+        `is_newer`: it came after those that are here.
+        """
+        seat = self.seats.get(who.id)
+        if seat is None:
+            self.seats[who.id] = Seat(who, principal, [connection])
+            self._announce(gateway_messages.presence(self.stamp(), "join", who))
+        elif seat.principal != principal and seat.connections and is_newer:
+            connection.close(REPLACED, ID_TAKEN)
+            return False
+        else:
+            if seat.principal != principal:
+                self.disconnect(who.id, REPLACED, ID_TAKEN)
+                seat.participant, seat.principal = who, principal
+            if seat.leaves is not None:
+                seat.leaves.cancel()
+                seat.leaves = None
+            seat.connections.insert(len(seat.connections) if is_newer else 0, connection)
+            self._replace_oldest(seat)
+        self._feeds.presence.publish((self, who.id))
+        return True
+
+    def _replace_oldest(self, seat: Seat) -> None:
+        while len(seat.connections) > self.settings.connections_per_participant:
+            seat.replaced.append(self._clock.now())
+            seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
+
     def leave(self, connection: Connected, participant: str) -> None:
         seat = self.seats.get(participant)
         if seat is None or connection not in seat.connections:
+            self._feeds.seated.publish((self, participant))
             return  # it was replaced
         seat.connections.remove(connection)
+        seat.was_here = connection.is_here
+        self._feeds.seated.publish((self, participant))
         if not seat.connections:
             # A link that flaps costs every model in the room the tokens of two messages (X-4.4.1-3).
             loop = asyncio.get_running_loop()
@@ -279,7 +324,8 @@ class Room:
     def _say_leave(self, participant: str) -> None:
         seat = self.seats.pop(participant, None)
         if seat is not None:
-            self._audit.add("leave", self.topic, seat.principal, "ok", participant=participant)
+            if seat.was_here:
+                self._audit.add("leave", self.topic, seat.principal, "ok", participant=participant)
             self._announce(gateway_messages.presence(self.stamp(), "leave", seat.participant))
             self._feeds.presence.publish((self, participant))
 
@@ -306,6 +352,7 @@ class Room:
         if old is not privilege:
             self.tell_change(seat.participant, old, by)
             self._feeds.presence.publish((self, participant))
+            self._feeds.seated.publish((self, participant))
         return old
 
     def tell_change(self, who: Participant, old: Privilege, by: str) -> None:
@@ -320,10 +367,10 @@ class Room:
         if who.id != OWN:
             self._records.note_seen(self.topic, who.id, principal, who.privilege)
 
-    def disconnect(self, participant: str, code: int, reason: str) -> int:
-        """Returns how many connections were closed."""
+    def disconnect(self, participant: str, code: int, reason: str, *, everywhere: bool = False) -> int:
+        """Returns how many connections were closed: of this replica, or of all."""
         seat = self.seats.get(participant)
-        open_ones = [] if seat is None else list(seat.connections)
+        open_ones = [] if seat is None else [one for one in seat.connections if one.is_here or everywhere]
         for connection in open_ones:
             connection.close(code, reason)
         return len(open_ones)
@@ -400,14 +447,15 @@ class Room:
         is_answer = envelope.kind == enforcement.MCP and asked is not None and asked.awaits(who.id)
         if is_answer and who.privilege is Privilege.FULL:
             return None
-        if who.id not in self._rates and len(self._rates) >= RATES_MAX:
+        window = self._window(who.id)
+        return window.refused(_counted(envelope), self.settings.per_min, self._clock.now(), envelope.id)
+
+    def _window(self, participant: str) -> RateWindow:
+        if participant not in self._rates and len(self._rates) >= RATES_MAX:
             now = self._clock.now()
             self._rates = {id: one for id, one in self._rates.items() if not one.is_idle(now)}
             self._refused = {id: one for id, one in self._refused.items() if one and one[-1] > now - MINUTE_S}
-        window = self._rates.setdefault(who.id, RateWindow())
-        what = {enforcement.PROPOSAL: ("proposals", "envelopes"), enforcement.CHAT: ("chat", "envelopes")}
-        counted: Any = what.get(envelope.kind, ("envelopes",))
-        return window.refused(counted, self.settings.per_min, self._clock.now(), envelope.id)
+        return self._rates.setdefault(participant, RateWindow())
 
     def rate(self, participant: str) -> RateWindow:
         return self._rates.get(participant) or RateWindow()
@@ -481,35 +529,77 @@ class Room:
         while self._queue:
             batch, self._queue = self._queue, []
             kept = [one for one in batch if one.is_stored]
-            if kept:
-                try:
-                    last = await self.history.append([(one.received_at, one.data) for one in kept])
-                except StoreError as away:
-                    log.error("room %s: envelopes cannot be stored: %s", self.topic, away)
-                    self._give_up(kept)
-                    batch = [one for one in batch if not one.is_stored]
-                else:
-                    for sequence, one in enumerate(kept, last - len(kept) + 1):
-                        one.sequence = sequence
-            told = 0
-            for one in batch:
-                told += self._deliver(one)
-                if told > DELIVERIES_PER_TURN:
-                    told = 0
-                    await asyncio.sleep(0)
-            self._news.set()
-            self._news = asyncio.Event()
-            await self._trim()
+            if self.history.is_shared:
+                self._awaited |= {one.envelope.id: one for one in kept}
+            if (kept and not await self._store(kept)) or self.history.is_shared:
+                batch = [one for one in batch if not one.is_stored]
+            await self._deliver_all(batch)
 
-    def _give_up(self, kept: list[Delivery]) -> None:
+    async def _store(self, kept: list[Delivery]) -> bool:
+        try:
+            sequences = await self.history.append([(one.envelope.id, one.received_at, one.data) for one in kept])
+        except StoreError as away:
+            log.error("room %s: envelopes cannot be stored: %s", self.topic, away)
+            said = "the room cannot store envelopes at the moment; send it again"
+            self._give_up(kept, Refusal("unavailable", said))
+            return False
+        taken = [one for one, sequence in zip(kept, sequences, strict=True) if not sequence]
+        said = "this id was published at the same moment at another replica; each envelope has an id of its own"
+        self._give_up(taken, Refusal("duplicate_id", said, {"identical": False}))
+        for one, sequence in zip(kept, sequences, strict=True):
+            one.sequence = sequence
+        return True
+
+    async def _deliver_all(self, batch: list[Delivery]) -> None:
+        told = 0
+        for one in batch:
+            told += self._deliver(one)
+            if told > DELIVERIES_PER_TURN:
+                told = 0
+                await asyncio.sleep(0)
+        self._news.set()
+        self._news = asyncio.Event()
+        await self._trim()
+
+    async def _follow(self, published: Following[Record]) -> None:
+        """The one order, as every replica hears it (X-10.1-2)."""
+        async for record in published:
+            heard = stored(record)
+            envelope = decode_untrusted(heard.data, len(heard.data))
+            if not isinstance(envelope, Envelope):
+                log.error("room %s: the record %d is no envelope", self.topic, heard.sequence)
+                self.delivered = heard.sequence
+                continue
+            one = self._awaited.get(envelope.id)
+            if one is not None and one.data == heard.data:
+                del self._awaited[envelope.id]
+            else:  # also where another replica was first with an id that was sent here
+                one = self._hear(envelope, heard)
+            one.sequence = heard.sequence
+            await self._deliver_all([one])
+
+    def _hear(self, envelope: Envelope, heard: Stored) -> Delivery:
+        """One that was published elsewhere, or of which it was not known here that it was stored."""
+        sender = envelope.sender or ""
+        asked = self._known.maybe_asked(envelope.correlation_id, sender)
+        self._known.add(envelope, sender, heard.sequence)
+        if sender != GATEWAY:
+            if sender != OWN and (envelope.kind != enforcement.MCP or asked is None or not asked.awaits(sender)):
+                self._window(sender).count(_counted(envelope), self._clock.now())  # X-7.3-3
+            self._tracker.on_heard(self, envelope, heard.received_at)
+        self._numbered += 1
+        return Delivery(envelope, heard.data, self._numbered, received_at=heard.received_at, is_stored=True)
+
+    def _give_up(self, kept: list[Delivery], why: Refusal) -> None:
         """Nothing that is not on disk is delivered."""
         for one in kept:
-            self._known.forget(one.envelope.id)
+            if self._known.maybe_sequence(one.envelope.id) is None:
+                self._known.forget(one.envelope.id)
+            self._awaited.pop(one.envelope.id, None)
             if one.envelope.kind == enforcement.PROPOSAL:
                 self._tracker.on_lost(self, one.envelope)
             if one.settle is not None:
-                said = "the room cannot store envelopes at the moment; send it again"
-                one.settle(Refusal("unavailable", said, id=one.envelope.id))
+                one.settle(msgspec.structs.replace(why, id=one.envelope.id))
 
     def _deliver(self, one: Delivery) -> int:
         if one.sequence:
@@ -590,3 +680,13 @@ class Room:
             number = int(reference)
             return number if self._oldest <= number <= self.delivered else None
         return self._known.maybe_sequence(reference)
+
+
+_COUNTED: Final[dict[str, tuple[What, ...]]] = {
+    enforcement.PROPOSAL: ("proposals", "envelopes"),
+    enforcement.CHAT: ("chat", "envelopes"),
+}
+
+
+def _counted(envelope: Envelope) -> tuple[What, ...]:
+    return _COUNTED.get(envelope.kind, ("envelopes",))

@@ -28,11 +28,15 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.replicas import Replicas
+from interlock.runtime.rooms import participant_records
 from interlock.runtime.rooms.audit import RoomAudit
+from interlock.runtime.rooms.elsewhere import SeatsElsewhere
 from interlock.runtime.rooms.history import History
 from interlock.runtime.rooms.participant_records import ParticipantRecords
 from interlock.runtime.rooms.proposals import Proposals
 from interlock.runtime.rooms.room import REMOVED, Room, RoomFeeds
+from interlock.store.ports import Change as StoreChange
 from interlock.store.ports import Store, StoreError
 
 log = logging.getLogger("interlock.rooms")
@@ -80,10 +84,12 @@ class Rooms:
         recorder: Recorder,
         clock: Clock,
         proposals: Proposals,
+        replicas: Replicas,
         feeds: RoomFeeds | None = None,
     ) -> None:
         self._plan = plan
         self._store = store
+        self._replicas = replicas
         self._clock = clock
         self.feeds = feeds or RoomFeeds()
         self.changed = Feed[None]()  # there are other rooms, or other settings of one
@@ -92,6 +98,12 @@ class Rooms:
         self.proposals = proposals
         proposals.judged.subscribe(lambda one: self.records.note_proposal(*one))
         self.by_topic: dict[str, Room] = {}
+        self._elsewhere = SeatsElsewhere(store, replicas, clock, self.by_topic)
+        self.feeds.seated.subscribe(lambda event: self._elsewhere.note(*event))
+        replicas.on_change(GRANTS, self._take_grant)
+        replicas.on_change(CREATED, self._take_created)
+        replicas.on_change(JOINS, self._take_join)
+        replicas.on_change(participant_records.BUCKET, self.records.take_change)
         self._created: dict[str, Created] = {}
         self._grants: dict[str, Grant] = {}
         self._joins: dict[str, int] = {}
@@ -113,6 +125,7 @@ class Rooms:
             self._joins[entry.key] = int(entry.value)
         for topic in self._topics(self._plan):
             await self._begin(topic)
+        await self._elsewhere.open()
         self._tasks.begin(self._forget_forever(), "old envelopes of rooms")
         self.proposals.start()
 
@@ -129,6 +142,7 @@ class Rooms:
             timer.cancel()
         await self._tasks.close()
         await self.proposals.close()
+        await self._elsewhere.close()
         for room in self.by_topic.values():
             await room.close()
         await self.records.close()
@@ -169,7 +183,7 @@ class Rooms:
         return room_settings(self._plan.rooms, written)
 
     async def _begin(self, topic: str) -> Room:
-        history = History(self._store.streams, topic)
+        history = History(self._store, topic)
         granted = partial(self._maybe_grant, topic)
         known = (self.audit, self._clock, self.proposals, granted, self.records, self.feeds)
         room = Room(topic, self._settings(topic), history, *known)
@@ -177,6 +191,29 @@ class Rooms:
         self.by_topic[topic] = room
         _warn_if_open(room)
         return room
+
+    # What other replicas did
+
+    def _take_grant(self, change: StoreChange) -> None:
+        topic, _, participant = change.key.partition("\n")
+        if change.entry is None:
+            return
+        grant, room = msgspec.json.decode(change.entry.value, type=Grant), self.by_topic.get(topic)
+        self._keep(change.key, grant)
+        if room is not None and not self._is_over(grant):
+            room.set_privilege(participant, grant.privilege, grant.by)
+
+    async def _take_created(self, change: StoreChange) -> None:
+        async with self._creating:
+            if change.entry is None or change.key in self.by_topic:
+                return
+            self._created[change.key] = msgspec.json.decode(change.entry.value, type=Created)
+            self._elsewhere.look_at(await self._begin(change.key))
+            self.changed.publish(None)
+
+    def _take_join(self, change: StoreChange) -> None:
+        if change.entry is not None:
+            self._joins[change.key] = int(change.entry.value)
 
     # Which there are
 
@@ -280,6 +317,8 @@ class Rooms:
         now = self._clock.wall()
         if lasts:
             await self.grant(room, participant, privilege, by, until, old)
+        else:
+            self._elsewhere.set_privilege(room, participant, privilege, by)
         if room.set_privilege(participant, privilege, by) is None and old is not privilege:
             room.tell_change(Participant(id=participant, privilege=privilege), old, by)
         event = "promote" if privilege is Privilege.FULL else "demote"
@@ -337,7 +376,7 @@ class Rooms:
         """How many connections were closed; None where no such participant is present."""
         if participant not in room.seats:
             return None
-        closed = room.disconnect(participant, REMOVED, "an admin removed you from the room")
+        closed = room.disconnect(participant, REMOVED, "an admin removed you from the room", everywhere=True)
         self.audit.add("disconnect", room.topic, by, "ok", participant=participant)
         return closed
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from interlock.operator_api.audit import AuditPage, AuditRecord
 from interlock.operator_api.configuration import EffectiveConfiguration
 from interlock.operator_api.status import Status
-from interlock.runtime.rooms.metrics import MEDIA_TYPE
+from interlock.runtime.operations.room_metrics import MEDIA_TYPE
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.parameters import IntegerParameter
 
