@@ -6,7 +6,9 @@ from typing import Protocol, TypeVar
 
 
 class Connection(Protocol):
-    is_lost: bool  # nothing comes from it any more: the next device makes a new one
+    @property
+    def is_lost(self) -> bool:
+        """Nothing comes from it any more: the next device makes a new one."""
 
     async def open(self) -> None:
         """Raises TransportFailed."""

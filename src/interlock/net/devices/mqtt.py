@@ -1,6 +1,9 @@
 """MQTT: whole messages as the payloads of a device's topics, QoS 1, over one connection for each broker.
 
 The status topic is retained: a device that says `offline`, or whose last will says it, is lost until it says `online`.
+
+A broker is not believed either. The library below keeps whatever a broker announces, sends with QoS 2 and never
+releases, or leaves unread: each is bounded here, where the library reads, and what goes beyond ends the connection.
 """
 
 import asyncio
@@ -12,6 +15,7 @@ from collections import Counter
 from typing import NamedTuple
 
 import aiomqtt
+import paho.mqtt.client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -23,8 +27,11 @@ from interlock.protocol.devices.mqtt_topics import is_online, topics_of
 from interlock.protocol.net.address_scope import is_loopback
 
 PORT, PORT_TLS = 1883, 8883
-PACKET_BYTES_MAX = 2 * MESSAGE_BYTES_MAX  # beyond it the broker itself drops, so that memory stays bounded
-MESSAGES_WAITING_MAX = 256
+PACKET_BYTES_MAX = 2 * MESSAGE_BYTES_MAX  # an honest broker drops what is beyond it, as it is told when we connect
+MESSAGES_WAITING_MAX = 64  # for their device
+UNRELEASED_MAX = 16  # with QoS 2, which nobody asked for
+UNREAD_MAX = 1024  # packets that the broker does not take
+SOCKET_OPTIONS = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
 KEEPALIVE_S = 15
 ANSWER_S = 5.0  # of the broker
 RETAINED_S = 0.05  # a retained status is here with the last SUBACK; this is for handing it over
@@ -71,6 +78,8 @@ class MqttTransport:
                     await self._status_known.wait()
             if self._is_offline:
                 raise TransportFailed("the device says that it is offline")
+            if self._broker.loss is not None:  # meanwhile: nobody was told
+                raise TransportFailed(self._broker.loss)
         except BaseException:
             await self.close()
             raise
@@ -125,12 +134,13 @@ class Address(NamedTuple):
 
 class MqttBroker:
     def __init__(self, address: Address) -> None:
-        self.is_lost = False
+        self.loss: str | None = None
         self._address = address
         self._stations: dict[str, MqttTransport] = {}  # by each topic
         self._client: aiomqtt.Client | None = None
         self._reader: asyncio.Task[None] | None = None
         self._publishing: set[asyncio.Task[None]] = set()
+        self._fault: str | None = None  # of the broker: what it did that is not borne
 
     async def open(self) -> None:
         address = self._address
@@ -148,15 +158,34 @@ class MqttBroker:
             timeout=ANSWER_S,
             max_queued_incoming_messages=MESSAGES_WAITING_MAX,
             tls_context=await asyncio.to_thread(ssl.create_default_context) if address.tls else None,
-            socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+            socket_options=SOCKET_OPTIONS,
             logger=_LOGGER,
         )
+        self._bound(client._client)
         try:
             await client.__aenter__()
         except (aiomqtt.MqttError, OSError) as error:
-            raise TransportFailed(f"the broker {address.host}:{address.port} cannot be reached: {error}") from error
+            why = self._fault or error
+            raise TransportFailed(f"the broker {address.host}:{address.port} cannot be reached: {why}") from error
         self._client = client
         self._reader = asyncio.create_task(self._read(client))
+
+    def _bound(self, client: paho.Client) -> None:
+        """Every byte passes `_sock_recv`; for the rest of a packet it is asked for as many as were announced."""
+        receive = client._sock_recv
+
+        def receive_bounded(size: int) -> bytes:
+            if size > PACKET_BYTES_MAX:
+                self._fault = f"it announced a packet of {size} bytes, and {PACKET_BYTES_MAX} are taken"
+            elif len(client._in_messages) > UNRELEASED_MAX:
+                self._fault = f"it released none of {UNRELEASED_MAX} messages with QoS 2"
+            elif len(client._out_packet) > UNREAD_MAX:
+                self._fault = f"it left {UNREAD_MAX} packets unread"
+            if self._fault is not None:
+                raise ConnectionError(self._fault)
+            return receive(size)
+
+        client._sock_recv = receive_bounded  # type: ignore[method-assign]  # it has no seam of its own
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -213,7 +242,12 @@ class MqttBroker:
             self._lose(error)
 
     def _lose(self, error: Exception) -> None:
-        if not self.is_lost:
-            self.is_lost = True
+        if self.loss is None:
+            where = f"{self._address.host}:{self._address.port}"
+            self.loss = f"the connection to the broker {where} ended: {self._fault or error}"
             for station in set(self._stations.values()):
-                station.lose(f"the connection to the broker {self._address.host}:{self._address.port} ended: {error}")
+                station.lose(self.loss)
+
+    @property
+    def is_lost(self) -> bool:
+        return self.loss is not None

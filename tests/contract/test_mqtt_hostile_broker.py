@@ -1,0 +1,164 @@
+"""A broker that lies, over a real socket: is what it can make the node keep bounded, and the reason named?"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from tests.contract.device_owner import Owner, description
+
+from interlock.net.devices import mqtt
+from interlock.net.devices.connections import Connections
+from interlock.net.devices.mqtt import PACKET_BYTES_MAX, MqttTransport
+from interlock.net.devices.transport import TransportFailed
+
+CONNACK, PUBLISH, SUBACK, UNSUBACK, PINGRESP = 0x20, 0x30, 0x90, 0xB0, 0xD0
+ACCEPTED = bytes((CONNACK, 3, 0, 0, 0))
+LARGEST = b"\xff\xff\xff\x7f"  # a remaining length of 268,435,455
+POURED_MAX = 32 * 1024 * 1024
+TOPIC = b"mcpax/pump/up"
+MEMORY_MAX = 4 * 1024 * 1024  # of all that is allocated meanwhile; the broker's own part of it is a few blocks
+
+Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def publish(qos: int, number: int, payload: bytes) -> bytes:
+    body = struct.pack(">H", len(TOPIC)) + TOPIC + (struct.pack(">H", number) if qos else b"") + b"\0" + payload
+    length, left = b"", len(body)
+    while True:
+        left, low = left >> 7, left & 0x7F
+        length += bytes((low | (0x80 if left else 0),))
+        if not left:
+            return bytes((PUBLISH | qos << 1,)) + length + body
+
+
+async def packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Of a client whose packets are short."""
+    head = await reader.readexactly(2)
+    return head[0], await reader.readexactly(head[1])
+
+
+async def subscribe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Accepts the client and both of its topics."""
+    await packet(reader)
+    writer.write(ACCEPTED)
+    for _ in range(2):
+        _, body = await packet(reader)
+        writer.write(bytes((SUBACK, 4)) + body[:2] + b"\0\x01")
+
+
+async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Behaves until the client says something to its device."""
+    await subscribe(reader, writer)
+    await packet(reader)
+
+
+class Broker:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.poured = 0
+        self.ended = asyncio.Event()  # the client has closed its end
+
+
+@contextlib.asynccontextmanager
+async def broker(begin: Behaviour, block: bytes | Callable[[int], bytes]) -> AsyncIterator[Broker]:
+    """After `begin` it pours blocks until the client closes its end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await begin(reader, writer)
+            number = 0
+            while made.poured < POURED_MAX:
+                number += 1
+                data = block(number) if callable(block) else block
+                writer.write(data)
+                await writer.drain()
+                made.poured += len(data)
+                await asyncio.sleep(0)
+        made.ended.set()
+        writer.close()
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # what is not read is soon not taken
+    async with await asyncio.start_server(serve, sock=listening) as server:
+        made = Broker(server.sockets[0].getsockname()[1])
+        yield made
+
+
+def transport(port: int, owner: Owner) -> MqttTransport:
+    described = description(transport="mqtt_json", host="127.0.0.1", tcp_port=port)
+    return MqttTransport("pump", described, owner, Connections())
+
+
+async def announces_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await accept(reader, writer)
+    writer.write(bytes((PUBLISH,)) + LARGEST)
+
+
+async def reads_no_more(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await accept(reader, writer)
+    assert isinstance(writer.transport, asyncio.ReadTransport)
+    writer.transport.pause_reading()
+
+
+@pytest.mark.parametrize(
+    ("begin", "block", "reason"),
+    [
+        (announces_all, b"x" * 65536, "announced a packet of 268435455 bytes"),
+        (accept, lambda number: publish(2, number, b"x" * 60000), "released none of 16 messages with QoS 2"),
+        (reads_no_more, b"".join(publish(1, 1, b"") for _ in range(2000)), "left 1024 packets unread"),
+    ],
+    ids=["a packet of 256 MB", "QoS 2 without end", "nothing is read"],
+)
+async def test_what_a_broker_announces_or_leaves_is_not_kept_and_the_reason_is_named(
+    begin: Behaviour, block: bytes | Callable[[int], bytes], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = [*mqtt.SOCKET_OPTIONS, (socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)]  # the kernel keeps less beside us
+    monkeypatch.setattr(mqtt, "SOCKET_OPTIONS", small)
+    owner = Owner()
+    async with broker(begin, block) as hostile:
+        pump = transport(hostile.port, owner)
+        tracemalloc.start()
+        try:
+            await pump.open()
+            pump.send(b"{}")
+            await owner.until(lambda owner: owner.lost)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            await pump.close()
+        assert reason in owner.lost[0]
+        assert peak < MEMORY_MAX
+        async with asyncio.timeout(5):
+            await hostile.ended.wait()
+        assert hostile.poured < POURED_MAX
+
+
+async def test_a_broker_that_announces_too_much_as_its_first_word_cannot_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mqtt, "ANSWER_S", 0.5)  # after which the library gives up
+
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await packet(reader)
+        writer.write(bytes((CONNACK,)) + LARGEST)
+
+    async with broker(begin, b"x" * 65536) as hostile:
+        pump = transport(hostile.port, Owner())
+        with pytest.raises(TransportFailed, match=f"and {PACKET_BYTES_MAX} are taken"):
+            await pump.open()
+        assert hostile.poured < POURED_MAX
+
+
+async def test_a_broker_that_is_lost_while_a_device_joins_is_not_taken_for_an_open_one() -> None:
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await subscribe(reader, writer)
+        writer.write(bytes((PUBLISH,)) + LARGEST)
+
+    async with broker(begin, b"x" * 65536) as hostile:
+        pump = transport(hostile.port, Owner())
+        with pytest.raises(TransportFailed, match="announced a packet"):
+            await pump.open()
