@@ -146,6 +146,8 @@ NOTED_ON: dict[str, str] = {
     "opened": "knows_tree surface",
     # an execution of an agent is one record, which the safety loop keeps current
     "execution": "counted ended_because grants is_refused notices pause seen_at start_id steps",
+    # the MQTT library has no other place for a bound on what it reads
+    "client": "_sock_recv",
     # a link's connection, offer and counters are its keeper's and dispatcher's
     "link": f"{_LINK} shown stray tasks transport",
     "booked": "booked",

@@ -29,7 +29,7 @@ from interlock.protocol.net.address_scope import is_loopback
 PORT, PORT_TLS = 1883, 8883
 PACKET_BYTES_MAX = 2 * MESSAGE_BYTES_MAX  # an honest broker drops what is beyond it, as it is told when we connect
 MESSAGES_WAITING_MAX = 64  # for their device
-UNRELEASED_MAX = 16  # with QoS 2, which nobody asked for
+UNRELEASED_MAX = 16  # with QoS 2, which is not asked for
 UNREAD_MAX = 1024  # packets that the broker does not take
 SOCKET_OPTIONS = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
 KEEPALIVE_S = 15
@@ -78,7 +78,7 @@ class MqttTransport:
                     await self._status_known.wait()
             if self._is_offline:
                 raise TransportFailed("the device says that it is offline")
-            if self._broker.loss is not None:  # meanwhile: nobody was told
+            if self._broker.loss is not None:  # meanwhile, before it could be told
                 raise TransportFailed(self._broker.loss)
         except BaseException:
             await self.close()
@@ -185,7 +185,7 @@ class MqttBroker:
                 raise ConnectionError(self._fault)
             return receive(size)
 
-        client._sock_recv = receive_bounded  # type: ignore[method-assign]  # it has no seam of its own
+        client._sock_recv = receive_bounded  # type: ignore[method-assign, assignment]  # there is no other seam
 
     async def close(self) -> None:
         client, self._client = self._client, None
