@@ -136,7 +136,7 @@ class Conversation:
         if proposal is not None and proposal.proposer not in to:
             to += (proposal.proposer,)
         try:
-            taken = self._send(str(uuid.uuid4()), MCP, payload, to, asked.id)
+            taken = self._send(str(uuid.uuid4()), MCP, payload, to, asked.id)  # X-4.1-4
         except RoomError as refused:
             log.warning("an answer to %s was dropped: %s", to[0], refused)
             return False
@@ -207,7 +207,7 @@ class Conversation:
 
     def on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
         try:
-            if envelope.kind == PROPOSAL:
+            if envelope.kind == PROPOSAL:  # X-3.1-7
                 self.proposals.on_proposal(envelope)
             elif envelope.kind == MCP:
                 self._on_mcp(envelope, decode_untrusted(envelope.payload), is_old)
@@ -235,7 +235,7 @@ class Conversation:
         """Matched by `correlation_id`, and by the JSON-RPC id as a check (X-4.1-4)."""
         self.proposals.on_answer(envelope, response)
         asked = self._asked.get(envelope.correlation_id or "")
-        if asked is not None and (envelope.sender, response.id) == (asked.to, asked.rpc_id):
+        if asked is not None and (envelope.sender, response.id) == (asked.to, asked.rpc_id):  # X-4.1-4
             if not asked.answer.done():
                 asked.answer.set_result(response)
         else:

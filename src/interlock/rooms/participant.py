@@ -297,7 +297,7 @@ class Participant:
 
         Raises CallFailed where the peer answers with an error, and ProposalEnded.
         """
-        if self.privilege != "full":
+        if self.privilege != "full":  # X-4.2-1
             id = await self.propose(peer, tool, arguments, reason=reason)
             return await self.outcome(id, timeout_s=timeout_s or OUTCOME_S)
         return await self.request(peer, TOOLS_CALL, _tool_call(tool, arguments), timeout_s=timeout_s or CALL_S)

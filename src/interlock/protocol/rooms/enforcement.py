@@ -54,7 +54,7 @@ class Asked(msgspec.Struct, frozen=True):
 def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> Refusal | None:
     """X-4-2."""
     protocol = envelope.protocol
-    if (protocol is None and is_needed) or (protocol is not None and protocol not in PROTOCOLS):
+    if (protocol is None and is_needed) or (protocol is not None and protocol not in PROTOCOLS):  # X-4-2, X-6.3-2
         return Refusal(
             "unsupported_protocol",
             f"'protocol' is {PROTOCOLS[0]!r}; {PROTOCOLS[1]!r} is understood too",
@@ -65,7 +65,7 @@ def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> Refusal |
 
 
 def sender_refusal(envelope: Envelope, sender: str) -> Refusal | None:
-    if envelope.sender is None or envelope.sender == sender:
+    if envelope.sender is None or envelope.sender == sender:  # X-4-6, X-7.1-1
         return None
     said = f"'from' is the id that your credential stands for: {sender!r}"
     return Refusal("from_mismatch", said, {"expected": sender}, envelope.id)
@@ -76,7 +76,7 @@ def kind_refusal(envelope: Envelope, settings: RoomSettings) -> Refusal | None:
     kind = envelope.kind
     if kind in _RESERVED:
         return Refusal("reserved_kind", f"only the gateway sends {kind!r}", id=envelope.id)
-    if kind in _KINDS or kind in settings.extra_kinds or is_decision(kind, settings):
+    if kind in _KINDS or kind in settings.extra_kinds or is_decision(kind, settings):  # X-4-9, X-3.1-3
         return None
     details: dict[str, Any] = {"kinds": [MCP, PROPOSAL, CHAT, *settings.extra_kinds]}
     if kind.startswith(("mcp/", "reasoning/", "capability/", "space/", "system/")):
@@ -93,17 +93,18 @@ def privilege_refusal(
     envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, asked: Asked | None
 ) -> Refusal | None:
     """MCPx 5.3: kind `mcp` and sender restricted means error and stop. `asked` is what `correlation_id` names."""
-    if privilege is Privilege.FULL:
+    if privilege is Privilege.FULL:  # X-3.1-2, X-3.2-3: whatever it holds
         return None
     if envelope.kind == CHAT and not settings.restricted_chat:
         return Refusal("kind_not_allowed", "restricted participants do not chat in this room", id=envelope.id)
     takes_full = settings.extra_kinds.get(envelope.kind) is Privilege.FULL
     if takes_full or (envelope.kind == REJECT and is_decision(REJECT, settings)):
         return Refusal("kind_not_allowed", f"{envelope.kind!r} takes full privilege in this room", id=envelope.id)
-    if envelope.kind != MCP:
+    if envelope.kind != MCP:  # X-3.1-6
         return None
     if settings.restricted_replies == "allow" and asked is not None and _is_answer(envelope, sender, asked):
         return None
+    # X-3.1-4, X-4.2-1
     return Refusal("privilege_violation", VIOLATION_MESSAGE, id=envelope.id, answers=rpc_id(envelope.payload))
 
 
@@ -116,9 +117,9 @@ def is_request(payload: bytes) -> bool:
 def rpc_id(payload: bytes) -> bytes:
     """The JSON-RPC id of a payload, as it is written there; null where it has none that can be answered (X-4.4.2-3)."""
     raw = bytes(_maybe_members(payload).get("id", Raw(b"null")))
-    if len(raw) > RPC_ID_BYTES_MAX:
+    if len(raw) > RPC_ID_BYTES_MAX:  # X-4.4.2-3
         return b"null"
-    return raw if raw[:1] == b'"' or raw[:1].isdigit() or raw[:1] == b"-" else b"null"
+    return raw if raw[:1] == b'"' or raw[:1].isdigit() or raw[:1] == b"-" else b"null"  # X-4.4.2-3
 
 
 def _is_answer(envelope: Envelope, sender: str, asked: Asked) -> bool:
@@ -160,9 +161,9 @@ def _chat_refusal(envelope: Envelope) -> Refusal | None:
     members = _maybe_members(envelope.payload)
     text = _maybe_text(members.get("text"))
     wrong = None
-    if text is None:
+    if text is None:  # X-4.3-1
         wrong = "a chat message has a 'text', a string"
-    elif len(text.encode("utf-8", "surrogatepass")) > CHAT_BYTES_MAX:
+    elif len(text.encode("utf-8", "surrogatepass")) > CHAT_BYTES_MAX:  # X-4.3-1
         wrong = f"the text of a chat message has at most {CHAT_BYTES_MAX} bytes"
     elif len(envelope.payload) > CHAT_PAYLOAD_BYTES_MAX:
         wrong = f"a chat message has at most {CHAT_PAYLOAD_BYTES_MAX} bytes"

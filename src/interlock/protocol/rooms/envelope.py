@@ -184,7 +184,7 @@ class _Fields:
 
     def id(self) -> str:
         id = _maybe_text(self.required("id"))
-        if id is None or not 0 < len(id) <= ID_CHARS_MAX or _CONTROL.search(id) is not None:
+        if id is None or not 0 < len(id) <= ID_CHARS_MAX or _CONTROL.search(id) is not None:  # X-4-3
             raise self._wrong(f"'id' is a string of 1 to {ID_CHARS_MAX} characters without control characters")
         self._id = id
         return id
@@ -201,7 +201,7 @@ class _Fields:
         return None if raw is None else _maybe_text(raw) or ""
 
     def payload(self) -> bytes:
-        payload = bytes(self.required("payload"))
+        payload = bytes(self.required("payload"))  # X-4.1-1: as it came
         if payload[:1] != b"{":
             raise self._wrong("'payload' is an object")
         return payload

@@ -46,8 +46,8 @@ Code = Literal[
 ]
 
 # MCPx 4.4.2, to the letter.
-VIOLATION_CODE: Final = -32001
-VIOLATION_MESSAGE: Final = "Privilege violation"
+VIOLATION_CODE: Final = -32001  # X-4.4.2-2
+VIOLATION_MESSAGE: Final = "Privilege violation"  # X-4.4.2-2
 VIOLATION_REASON: Final = "Restricted participants cannot send MCP messages directly"
 VIOLATION_SUGGESTION: Final = "Use kind: 'mcp/proposal' instead"
 

@@ -55,9 +55,9 @@ def welcome(
         stamp,
         {
             "event": "welcome",
-            "participant": who.described(),
+            "participant": who.described(),  # X-4.4.1-1
             "participants": [other.described() for other in others],
-            "protocol": V01,
+            "protocol": V01,  # X-4.4.1-1
             "topic": topic,
             "history": {"enabled": keeps_history, "limit": HISTORY_DEFAULT},
             "sequence": last,
@@ -83,7 +83,8 @@ def presence(stamp: Stamp, event: Literal["join", "leave", "heartbeat"], who: Pa
 
 def refusal(stamp: Stamp, to: str, refused: Refusal) -> Envelope:
     """To the one whose envelope was refused: the violation of MCPx 4.4.2, or an error event (X-4-14)."""
-    if refused.code == "privilege_violation":
+    if refused.code == "privilege_violation":  # X-4.4.2-1
+        # X-4.4.2-2, X-4.4.2-3
         body = b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (refused.answers, _encode(violation_error()))
         return Envelope(
             id=stamp.id, ts=stamp.ts, sender=GATEWAY, to=(to,), kind=MCP, correlation_id=refused.id, payload=body
@@ -98,7 +99,7 @@ def privilege_changed(stamp: Stamp, who: Participant, old: Privilege, by: str) -
         {
             "event": "privilege_changed",
             "participant": {"id": who.id, "privilege": who.privilege.value},
-            "oldPrivilege": old.value,
+            "oldPrivilege": old.value,  # X-5.1-5
             "newPrivilege": who.privilege.value,
             "by": by,
         },

@@ -18,7 +18,7 @@ Origin = Literal["grant", "token", "identity", "mode"]
 ParticipantKind = Literal["human", "agent", "robot"]
 PARTICIPANT_KINDS: Final[tuple[ParticipantKind, ...]] = ("human", "agent", "robot")
 
-_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # X-N-2
 _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}")
 
 
@@ -68,7 +68,7 @@ def is_shown_name(text: str) -> bool:
 
 def is_reserved(participant: str) -> bool:
     """X-3.2-5, X-N-2: the gateway's own."""
-    return participant == OWN or participant.startswith("system:")
+    return participant == OWN or participant.startswith("system:")  # X-N-2
 
 
 def matches_any(principal: str, patterns: tuple[str, ...]) -> bool:
@@ -89,7 +89,7 @@ def settled_privilege(
         return Settled(of_token, "token")  # X-5.1-4
     if is_known_full:
         return Settled(Privilege.FULL, "identity")  # X-5.1-4
-    return Settled(Privilege.FULL if mode == "open" else Privilege.RESTRICTED, "mode")  # X-5.1-4
+    return Settled(Privilege.FULL if mode == "open" else Privilege.RESTRICTED, "mode")  # X-5.1-3, X-5.1-4
 
 
 def participant_of(principal: str) -> str:

@@ -49,9 +49,9 @@ class TokenOperations:
 def _room_fault(room: TokenRoom) -> tuple[str, str] | None:
     if not is_topic(room.topic):
         return "bad_topic", "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter or digit"
-    if not is_participant_id(room.participant):
+    if not is_participant_id(room.participant):  # X-N-2
         return "bad_participant", "a participant's id has 1 to 64 letters, digits and . _ : -"
-    if is_reserved(room.participant):
+    if is_reserved(room.participant):  # X-N-2
         return "reserved_id", f"{room.participant} is the gateway's own"
     if room.protocol is not None and room.protocol not in PROTOCOLS:
         return "unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}"

@@ -94,6 +94,7 @@ class RoomConnection:
     def begin(self, pipe: "AcceptedPipe") -> None:
         """Takes its place in the room. Nothing precedes the welcome."""
         self._pipe = pipe
+        # X-4.4.1-1, X-5.2-5
         self._say(self._room.join(self, self._who, self.principal, self.source, is_observed=self._is_observed))
         if not self._is_live:
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(), name="room history")
@@ -136,10 +137,10 @@ class RoomConnection:
         seat = self._room.seats.get(self.participant)
         if seat is None:
             return
-        who = seat.participant
+        who = seat.participant  # X-5.1-5, X-7.1-1: as it is now
         refusal = self._room.receive(envelope, who, self.principal, lambda failed: self._settle(envelope, failed))
         if refusal is not None:
-            self._refuse(refusal)
+            self._refuse(refusal)  # X-3.2-2
 
     def on_binary(self) -> None:
         self._refuse(Refusal("invalid_envelope", "an envelope comes in a text frame"))

@@ -74,7 +74,7 @@ class Fulfilments:
             id=stamp.id,
             ts=stamp.ts,
             kind=MCP,
-            sender=who.id,
+            sender=who.id,  # X-4.2.1-1
             to=(target,),
             correlation_id=approval.proposal_id,
             payload=rules.fulfilment_payload(approval.method or "", approval.params, stamp.id),

@@ -348,9 +348,9 @@ class Room:
         if seat is None:
             return None
         old = seat.participant.privilege
-        seat.participant = msgspec.structs.replace(seat.participant, privilege=privilege)
+        seat.participant = msgspec.structs.replace(seat.participant, privilege=privilege)  # X-5.1-5
         if old is not privilege:
-            self.tell_change(seat.participant, old, by)
+            self.tell_change(seat.participant, old, by)  # X-5.1-5
             self._feeds.presence.publish((self, participant))
             self._feeds.seated.publish((self, participant))
         return old
@@ -393,7 +393,7 @@ class Room:
         if refusal is None:
             if envelope.protocol == V0:
                 envelope = as_said(envelope)
-            refusal = self._refusal(envelope, who)
+            refusal = self._refusal(envelope, who)  # X-3.2-1
         if refusal is not None:
             self.refused[refusal.code] += 1
             if refusal.code == "privilege_violation":
@@ -404,12 +404,12 @@ class Room:
             self._background.begin(self._decide(envelope, who, principal, settle), f"room {self.topic}")
             return None
         now = self._clock.wall()
-        envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339_ms(now))
+        envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339_ms(now))  # X-4-6
         self.accepted[envelope.kind] += 1
         self._known.add(envelope, who.id)
         self._observe(envelope, who, principal)
         if envelope.kind != enforcement.CHAT:
-            self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)
+            self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)  # X-7.1-2
         self._enqueue(envelope, settle=settle, is_stored=True, received_at=now, principal=principal)
         return None
 
@@ -463,7 +463,7 @@ class Room:
     def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: Refusal) -> None:
         if refusal.code == "rate_limited" or not self._is_recorded(who.id):
             return  # a flood is not written down line by line
-        self._audit.add("refuse", self.topic, principal, refusal.code, envelope, participant=who.id)
+        self._audit.add("refuse", self.topic, principal, refusal.code, envelope, participant=who.id)  # X-7.1-2
         seat = self.seats.get(who.id)
         if refusal.code != "privilege_violation" or not self.settings.violation_notice or seat is None:
             return

@@ -391,4 +391,4 @@ class Rooms:
 def _warn_if_open(room: Room) -> None:
     """X-6.1-2: it is told for each, whenever it begins."""
     if room.settings.mode == "open":
-        log.warning("room %s is open: everyone who may join is full there", room.topic)
+        log.warning("room %s is open: everyone who may join is full there", room.topic)  # X-6.1-2

@@ -167,7 +167,7 @@ class RoomsEndpoint:
 
     async def _join(self, caller: RoomCaller, topic: str | None) -> Joined | Refusal:
         if not topic:
-            return Refusal(400, "topic_required", "say which room: ?topic=NAME")
+            return Refusal(400, "topic_required", "say which room: ?topic=NAME")  # X-5.2-1
         if caller.topic is not None and caller.topic != topic:
             return Refusal(403, "wrong_topic", "this token is for another room")
         room = await self._rooms.maybe_room(topic, caller.principal) if is_topic(topic) else None

@@ -1,0 +1,211 @@
+"""What holds for every message of a room, whichever way it comes and whatever it holds (MCPx 3.1, 3.2, 4.1, 4.4.2)."""
+
+import ast
+import json
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.rooms.participant import CALL, Bare, ask, joined, names, token
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+ROOMS = """
+[rooms]
+presence_grace_s = 0.1
+
+[[room]]
+topic = "garden"
+"""
+SOURCES = Path(__file__).parents[3] / "src" / "interlock"
+DIGITS = "7" * 5000
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with running_node(tmp_path_factory.mktemp("every"), {}, ROOMS) as started:
+        yield started
+
+
+def history(node: RunningNode) -> str:
+    """As it is written: it holds numbers that are too long for Python."""
+    bearer = token(node, "reader", privilege="full")
+    asked = urllib.request.Request(
+        f"{node.url}/v0/topics/garden/history?limit=500", headers={"authorization": f"Bearer {bearer}"}
+    )
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        text: str = answer.read().decode()
+    assert '"history":[{' in text
+    return text
+
+
+@pytest.mark.req("X-3.1-2", "X-3.2-3", "X-4.1-1", "X-4-2", "X-4-3")
+@pytest.mark.parametrize(
+    "payload",
+    [
+        '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{}}}',
+        '{"jsonrpc":"2.0","id":2,"method":"resources/read","params":{"uri":"file:///x"}}',
+        '{"jsonrpc":"2.0","id":3,"method":"initialize","params":{}}',
+        '{"jsonrpc":"2.0","id":4,"method":"no/such/method"}',
+        '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1.0}}',
+        '{"jsonrpc":"2.0","id":5,"result":{"b":1e3,"a":1.50}}',
+        '{"jsonrpc":"2.0","id":6,"error":{"code":-1,"message":"no"}}',
+        '{"method":"without jsonrpc","id":[]}',
+        '{ "b" : 1,\t"a":' + DIGITS + ' , "\\u0061b": "\\u00e9" }',
+        "{}",
+    ],
+)
+async def test_whatever_a_full_participant_sends_as_mcp_is_delivered_to_the_byte_and_kept_so(
+    node: RunningNode, payload: str
+) -> None:
+    async with joined(node, *names("full", "restricted")) as (a, b):
+        id = f"env-{uuid.uuid4().hex}"
+        await a.socket.send(f'{{"protocol":"mcpx/v0.1","id":"{id}","kind":"mcp","payload":{payload}}}')
+        while id not in (text := str(await b.socket.recv())):
+            pass
+        assert text.endswith(f'"payload":{payload}}}')
+        assert json.loads(text.replace(DIGITS, "0"))["protocol"] == "mcpx/v0.1"
+    late = await Bare.join(node, "garden", token(node, names("full")[0][0]), history="5")
+    while id not in (text := str(await late.socket.recv())):
+        pass
+    assert f'"payload":{payload}}}' in text
+    await late.leave()
+
+
+@pytest.mark.req("X-4.4.2-3", "X-3.1-4", "X-3.2-2")
+@pytest.mark.parametrize(
+    ("written", "answered"),
+    [
+        ("45", "45"),
+        ('"45"', '"45"'),
+        ("-7", "-7"),
+        ("12345678901234567890123", "12345678901234567890123"),
+        ("null", "null"),
+        ("true", "null"),
+        ("[1]", "null"),
+        ('{"a":1}', "null"),
+        ('"' + "x" * 200 + '"', "null"),
+        ("", "null"),
+    ],
+)
+async def test_a_violation_is_answered_under_the_id_that_it_had(node: RunningNode, written: str, answered: str) -> None:
+    async with joined(node, *names("restricted", "full")) as (agent, human):
+        id = uuid.uuid4().hex
+        said = f'"id":{written},' if written else ""
+        payload = f'{{"jsonrpc":"2.0",{said}"method":"tools/call"}}'
+        await agent.socket.send(f'{{"protocol":"mcpx/v0.1","id":"{id}","kind":"mcp","payload":{payload}}}')
+        while '"error"' not in (text := str(await agent.socket.recv())):
+            pass
+        assert f'"payload":{{"jsonrpc":"2.0","id":{answered},"error":{{"code":-32001,' in text
+        assert json.loads(text)["correlation_id"] == id
+        still = await agent.say("still here")
+        await agent.until(id=still)
+        await human.until(id=still)
+        assert id not in json.dumps([agent.heard, human.heard])  # one error, and to nobody else
+    assert id not in history(node)
+
+
+@pytest.mark.req("X-3.2-1", "X-4.4.2-2")
+async def test_the_same_envelope_of_the_restricted_is_refused_by_post(node: RunningNode) -> None:
+    ((name, _),) = names("restricted")
+    secret = token(node, name)
+    async with joined(node, *names("full")) as (witness,):
+        for payload in (
+            CALL,
+            {"jsonrpc": "2.0", "method": "notifications/x"},
+            {"jsonrpc": "2.0", "id": 1, "result": {}},
+        ):
+            id = uuid.uuid4().hex
+            body = {"protocol": "mcpx/v0.1", "id": id, "kind": "mcp", "payload": payload}
+            status, told = ask(node, "/v0/topics/garden/messages", secret, "POST", body)
+            assert status == 403
+            assert told["error"]["code"] == -32001 or told["error"] == "privilege_violation"
+            assert id not in history(node)
+        end = await witness.say("end")
+        await witness.until(id=end)
+        assert not [one for one in witness.heard if one["kind"] == "mcp"]
+
+
+@pytest.mark.req("X-3.2-1")
+def test_only_what_was_judged_is_published() -> None:
+    """Stored envelopes come from `Room.receive`, which judges them, or from the gateway's own `announce`."""
+    room = ast.parse((SOURCES / "runtime" / "rooms" / "room.py").read_text())
+    callers: dict[str, list[str]] = {}
+    for function in ast.walk(room):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                    callers.setdefault(call.func.attr, []).append(function.name)
+    assert set(callers["_enqueue"]) == {"receive", "announce", "tell", "_announce"}
+    assert callers["_refusal"] == ["receive"]
+    for path in SOURCES.rglob("*.py"):
+        if path.name != "room.py":
+            assert "._enqueue(" not in path.read_text() or "rooms" not in path.parts
+
+
+@pytest.mark.req("X-5.1-5")
+async def test_what_was_refused_stays_refused_after_a_promotion(node: RunningNode) -> None:
+    (agent_id, _), (_, _) = who = names("restricted", "full")
+    async with joined(node, *who) as (agent, human):
+        earlier = await agent.send("mcp", CALL)
+        assert (await agent.until(kind="mcp"))["payload"]["error"]["code"] == -32001
+        node.admin(f"/admin/participants/{agent_id}/promote", "POST", {})
+        await agent.until(event="privilege_changed")
+        later = await agent.send("mcp", CALL)
+        assert (await human.until(kind="mcp"))["id"] == later
+        assert earlier not in json.dumps(human.heard)
+    assert earlier not in history(node)
+
+
+@pytest.mark.req("X-5.2-1", "X-5.2-2")
+async def test_a_token_that_does_not_count_learns_nothing_of_the_room(node: RunningNode) -> None:
+    ((inside, _),) = names("full")
+    secrets: list[str | None] = ["Bearer", "Bearer ", "Basic YTpi", "Bearer ilr_unknown", "ilr_unknown"]
+    async with joined(node, (inside, "full")) as (one,):
+        await one.say("in here")
+        for header in secrets:
+            answers = []
+            for topic in ("garden", "no-such-room"):
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(
+                        f"ws://{node.host}:{node.port}/v0/ws?topic={topic}",
+                        additional_headers={"Authorization": header or ""},
+                    )
+                assert refused.value.response.status_code == 401
+                assert refused.value.response.headers["www-authenticate"] == "Bearer"
+                answers.append(refused.value.response.body)
+            assert answers[0] == answers[1] and inside.encode() not in (answers[0] or b"")
+    for path in ("history", "participants", "proposals"):
+        status, told = ask(node, f"/v0/topics/garden/{path}", "ilr_unknown")
+        assert status == 401 and inside not in json.dumps(told)
+
+
+@pytest.mark.req("X-7.1-1")
+async def test_nothing_that_is_copied_from_another_gives_its_privilege(node: RunningNode) -> None:
+    (agent_id, _), (human_id, _) = who = names("restricted", "full")
+    async with joined(node, *who) as (agent, human):
+        shown = await human.send("mcp", CALL)
+        heard = await agent.until(id=shown)
+        stolen: list[dict[str, Any]] = [
+            {"from": human_id},
+            {"correlation_id": shown},
+            {"privilege": "full", "token": token(node, human_id, privilege="full")},
+            {"payload": {**CALL, "privilege": "full", "from": human_id}},
+        ]
+        for more in stolen:
+            await agent.send("mcp", **{"payload": CALL, **more})
+            if "from" in more:
+                assert (await agent.until(event="error"))["payload"]["code"] == "from_mismatch"
+            else:
+                refused = await agent.until(**{"kind": "mcp", "from": "system:gateway"})
+                assert refused["payload"]["error"]["code"] == -32001
+        assert heard["from"] == human_id
+        end = await human.say(json.dumps(CALL))  # one who is full repeats its text: that runs nothing
+        assert (await agent.until(id=end))["kind"] == "chat"
+        assert [one["id"] for one in human.heard if one["kind"] == "mcp"] in ([], [shown])
+        shown_there = node.admin("/admin/rooms/garden/connections")["connections"]
+        assert {one["participantId"]: one["privilege"] for one in shown_there}[agent_id] == "restricted"
