@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.runtime.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.approvals.state import Status as ApprovalStatus
+from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.names.life import (
     ENTRY_MOVES,
     REQUEST_MOVES,
@@ -197,9 +199,53 @@ async def _play_reissue(here: NamesHere) -> None:
     assert await refusal(here.requests.file(ZEBRA, taken)) == "name_in_quarantine"
     own = await here.requests.file(ACME, proposal())  # the same registrant may at once
     await here.requests.cancel(ACME, own.id)
+    await _play_same_registrant(here)
     here.set_day("2034-03-01")
     await here.registered("acme_search", ZEBRA, change_controller="Zebra")
     assert (here.entry().change_controller, here.entry().first_registered) == ("Zebra", "2034-03-01")
+
+
+async def _play_same_registrant(here: NamesHere) -> None:
+    """Another name of theirs, withdrawn today: they have it again today, as a new entry."""
+    changes = here.changes
+    await here.registered("acme_again")
+    first = here.entry("acme_again").first_registered
+    await changes.deprecate(ACME, "acme_again")
+    assert here.entry("acme_again").first_registered == first
+    here.set_day("2035-02-28")
+    await changes.withdraw(ACME, "acme_again")
+    assert await refusal(here.requests.file(ZEBRA, proposal("acme_again", change_controller="Zebra"))) == (
+        "name_in_quarantine"
+    )
+    await here.registered("acme_again")
+    assert (here.entry("acme_again").status, here.entry("acme_again").first_registered) == (Status.ACTIVE, "2035-02-28")
+    here.set_day("2034-02-28")
+
+
+@pytest.mark.req("REG-5-14", "REG-4.1-10")
+async def test_a_review_judges_all_criteria_again_and_ends_in_one_of_three_ways(tmp_path: Path) -> None:
+    async with names_at(tmp_path) as here:
+        entry = await here.registered("acme_one", status="Provisional", specification_reference="draft-acme-later")
+        here.set_day("2027-09-18")
+        await here.requests.look()
+        (review,) = here.state.registry.open_requests()
+        broken = replace(entry, authentication_scope="user")  # ambiguous by the criteria of the day
+        here.state.registry.entries["acme_one"] = broken
+        failed = await here.accept(review, answer="promote")
+        assert isinstance(failed, Approval)
+        assert failed.status is ApprovalStatus.FAILED and "which credential" in (failed.outcome or "")
+        assert here.state.registry.entries["acme_one"].status is Status.PROVISIONAL
+    async with names_at(tmp_path / "other") as here:
+        before = await here.registered("acme_one", status="Provisional", specification_reference="draft-acme-later-00")
+        here.set_day("2027-09-18")
+        await here.requests.look()
+        (review,) = here.state.registry.open_requests()
+        odd = await here.accept(review, answer="adopt")
+        assert isinstance(odd, Fault)
+        assert here.entry("acme_one").status is Status.PROVISIONAL
+        await here.accept(review, answer="promote")
+        assert here.entry("acme_one").status is Status.ACTIVE
+        assert here.entry("acme_one").first_registered == before.first_registered
 
 
 @pytest.mark.req("REG-4.1-8", "REG-N-3")
@@ -225,7 +271,11 @@ async def test_servers_that_offer_a_name_count_as_its_implementations_for_ninety
     async with names_at(tmp_path) as here:
         here.offered = [("acme_search", "files"), ("acme_other", "files"), ("zebra_a", "z1"), ("zebra_b", "z2")]
         request = await here.requests.file(ACME, proposal())
-        assert "observed_use" in {one.code for one in request.findings}  # a prefix that servers here use
+        (use,) = [one for one in request.findings if one.code == "observed_use"]  # a prefix that servers here use
+        assert (use.verdict, use.reason) == (
+            "needs_expert",
+            "1 servers here offer names under acme_, on 2026-11-17: files",
+        )
         await here.accept(request)
         second = await here.requests.file(ACME, proposal("other", vendor_prefix="none", cross_vendor=True))
         assert "prefix_advice" in {one.code for one in second.findings if one.verdict == "note"}

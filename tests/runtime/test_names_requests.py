@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from interlock.protocol.approvals.state import Status
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.names.life import RequestState
 from interlock.protocol.names.model import Status as EntryStatus
-from interlock.protocol.names.records import Evidence
+from interlock.protocol.names.records import BadStep, Evidence, Proposal, Step, decode_step
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.names import actions
 from interlock.runtime.names.actors import Actor
@@ -128,7 +129,7 @@ async def test_one_name_does_not_shadow_another_controllers(here: NamesHere) -> 
     [
         *(
             ({"authentication_scope": scope}, "scope_ambiguous")
-            for scope in ("authenticated", "user", "", "trust-tier")
+            for scope in ("", "authenticated", "auth", "user", "login", "private", "token", "yes", "any", "trust-tier")
         ),
         ({"authentication_scope": "Members Only"}, "scope_syntax"),
         ({"authentication_scope": "public"}, "public_not_permanent"),
@@ -144,6 +145,60 @@ async def test_what_is_unclear_is_returned_with_the_reason(here: NamesHere, memb
     assert code in codes(request.findings)
     assert request.reason
     assert not here.inbox.waiting(Kind.REQUEST)
+
+
+@pytest.mark.req("REG-4.1-1")
+@pytest.mark.parametrize(
+    "field",
+    ["surface_name", "specification_reference", "authentication_scope", "vendor_prefix", "change_controller"],
+)
+async def test_no_entry_is_made_with_an_empty_field(here: NamesHere, field: str) -> None:
+    try:
+        request = await here.requests.file(ACME, proposal(**{field: ""}))
+    except Refused:
+        pass
+    else:
+        assert request.state is RequestState.REVISION_REQUESTED and request.reason
+    assert not here.inbox.waiting(Kind.REQUEST)
+    assert len(here.state.registry.entries) == 4
+
+
+@pytest.mark.req("REG-4.1-1", "REG-4.1-9")
+async def test_what_lacks_a_field_or_has_another_status_is_no_record(here: NamesHere) -> None:
+    entry = msgspec.to_builtins(await here.registered(), enc_hook=lambda raw: bytes(raw).decode())
+    whole = msgspec.json.encode(Step(at="2026-11-17T00:00:00Z", by="x", what="accept", entry=here.entry()))
+    assert decode_step(whole).entry == here.entry()
+    seven = ["surface_name", "specification_reference", "authentication_scope", "vendor_prefix", "change_controller"]
+    for field in (*seven, "status", "first_registered"):
+        assert field in entry
+        told = msgspec.json.decode(whole)
+        del told["entry"][field]
+        with pytest.raises(BadStep):
+            decode_step(msgspec.json.encode(told))
+    for status in ("active", "ACTIVE", "Removed", ""):
+        told = msgspec.json.decode(whole)
+        told["entry"]["status"] = status
+        with pytest.raises(BadStep):
+            decode_step(msgspec.json.encode(told))
+
+
+@pytest.mark.req("REG-4.1-10")
+def test_a_request_does_not_say_when_it_was_first_registered() -> None:
+    said = msgspec.json.encode({"surface_name": "a", "change_controller": "A", "first_registered": "2020-01-01"})
+    with pytest.raises(msgspec.ValidationError, match="first_registered"):
+        msgspec.json.decode(said, type=Proposal)
+
+
+@pytest.mark.req("REG-5-7")
+async def test_a_name_is_taken_whatever_its_status_but_for_withdrawn(here: NamesHere) -> None:
+    await here.registered("acme_one", status="Provisional", specification_reference="draft-acme-later")
+    await here.registered("acme_two")
+    await here.changes.deprecate(ACME, "acme_two")
+    for name in ("acme_one", "acme_two", "org_alter_handbook"):
+        with pytest.raises(Refused) as refused:
+            await here.requests.file(ACME, proposal(name))
+        assert refused.value.error in ("name_taken", "prefix_conflict")
+        assert "name_taken" in {one["code"] for one in refused.value.details["findings"]}
 
 
 @pytest.mark.req("REG-5-4", "REG-5-5", "REG-4.1-4", "REG-4.1-5", "REG-4.2-6")

@@ -76,6 +76,23 @@ async def test_whatever_a_full_participant_sends_as_mcp_is_delivered_to_the_byte
     await late.leave()
 
 
+@pytest.mark.req("X-4-2")
+@pytest.mark.parametrize("said", [None, "mcpx/v0.2", "mew/v0.4", "MCPX/v0.1", 7, ""])
+async def test_an_envelope_of_another_protocol_is_refused_with_those_that_there_are(
+    node: RunningNode, said: Any
+) -> None:
+    async with joined(node, *names("full")) as (one,):
+        id = await one.send("mcp", CALL, protocol=said)
+        refused = await one.until(event="error")
+        assert (refused["correlation_id"], refused["payload"]["code"]) == (id, "unsupported_protocol")
+        assert refused["payload"]["details"] == {"supported": ["mcpx/v0.1", "mcp-x/v0"]}
+        assert refused["protocol"] == "mcpx/v0.1"
+        secret = token(node, names("full")[0][0], privilege="full")
+        body = {"protocol": said, "id": uuid.uuid4().hex, "kind": "chat", "payload": {"text": "x"}}
+        if said is not None:  # by POST the path says it
+            assert ask(node, "/v0/topics/garden/messages", secret, "POST", body)[0] == 400
+
+
 @pytest.mark.req("X-4.4.2-3", "X-3.1-4", "X-3.2-2")
 @pytest.mark.parametrize(
     ("written", "answered"),

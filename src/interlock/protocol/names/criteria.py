@@ -43,7 +43,7 @@ def judge_proposal(
 ) -> tuple[Finding, ...]:
     """`retrieval`: what fetching the reference came to; None: nothing was fetched. `amends`: the entry to change."""
     fault = maybe_name_fault(proposal.surface_name)
-    if fault is not None:
+    if fault is not None:  # REG-5-3
         reason = f"{fault.reason} (at offset {fault.offset})"
         return (Finding(criterion=1, verdict="fail", code=fault.code, reason=reason),)
     return (
@@ -69,7 +69,7 @@ def outcome_of(criterion: int, findings: tuple[Finding, ...]) -> Outcome:
 
 def _texts(proposal: Proposal) -> Iterator[Finding]:
     controller = proposal.change_controller
-    if not controller.strip() or len(controller) > 200 or not controller.isprintable():
+    if not controller.strip() or len(controller) > 200 or not controller.isprintable():  # REG-4.1-1
         reason = "the change controller has a name of 1 to 200 printable characters"
         yield Finding(criterion=0, verdict="fail", code="controller_missing", reason=reason)
     if len(proposal.semantics) > TEXT_CHARS_MAX or len(proposal.contact) > TEXT_CHARS_MAX:
@@ -82,14 +82,15 @@ def _texts(proposal: Proposal) -> Iterator[Finding]:
 
 def _reference(proposal: Proposal, retrieval: Retrieval | None) -> Iterator[Finding]:
     text = proposal.specification_reference
+    # REG-5-1
     if not text.strip() or len(text) > REFERENCE_CHARS_MAX or not text.isprintable():  # REG-N-1: provisional ones too
         yield Finding(criterion=2, verdict="revise", code="reference_missing", reason="a specification is required")
         return
     reference = read_reference(text)
     open_: Verdict = "note" if proposal.status == Status.PROVISIONAL.value else "needs_expert"
-    if reference.unstable is not None:
+    if reference.unstable is not None:  # REG-5-4
         yield Finding(criterion=2, verdict=open_, code="reference_unstable", reason=f"{text}: {reference.unstable}")
-    if retrieval is not None and retrieval.outcome != "retrieved":
+    if retrieval is not None and retrieval.outcome != "retrieved":  # REG-5-4
         code = _RETRIEVALS[retrieval.outcome]
         yield Finding(criterion=2, verdict=open_, code=code, reason=retrieval.detail or "it was not fetched")
     if reference.owner is not None:
@@ -103,13 +104,13 @@ def _schemas(proposal: Proposal) -> Iterator[Finding]:
     # REG-N-1: a provisional request is returned, for only its reference may be open.
     verdict: Verdict = "revise" if proposal.status == Status.PROVISIONAL.value else "needs_expert"
     for raw, is_argument in ((proposal.argument_schema, True), (proposal.return_schema, False)):
-        for reason in imprecise_places(raw, is_argument=is_argument):
+        for reason in imprecise_places(raw, is_argument=is_argument):  # REG-5-5
             yield Finding(criterion=3, verdict=verdict, code="schema_imprecise", reason=reason)
 
 
 def _scope(proposal: Proposal, amends: Entry | None) -> Iterator[Finding]:
     scope = proposal.authentication_scope
-    if scope in AMBIGUOUS_SCOPES:
+    if scope in AMBIGUOUS_SCOPES:  # REG-5-6
         said = f"{scope} does not say" if scope else "say"
         reason = f"{said} which credential the server asks for"
         yield Finding(criterion=4, verdict="revise", code="scope_ambiguous", reason=reason)
@@ -128,12 +129,12 @@ def _scope(proposal: Proposal, amends: Entry | None) -> Iterator[Finding]:
 def _collisions(proposal: Proposal, registry: Registry, today: str) -> Iterator[Finding]:
     name, prefix, controller = proposal.surface_name, proposal.vendor_prefix, proposal.change_controller
     collision = registry.maybe_collision(name, controller, today)
-    if collision is not None:
+    if collision is not None:  # REG-5-7
         yield Finding(criterion=5, verdict="fail", code=collision[0], reason=collision[1])
     if prefix != NONE and not (is_prefix(prefix) and covers(prefix, name)):
         reason = f"{prefix} is no prefix of {name} that ends with an underscore"
         yield Finding(criterion=5, verdict="fail", code="prefix_mismatch", reason=reason)
-    elif (conflict := registry.prefix_conflict(name, prefix, controller, today)) is not None:
+    elif (conflict := registry.prefix_conflict(name, prefix, controller, today)) is not None:  # REG-5-8, REG-7.2-2
         yield Finding(criterion=5, verdict="fail", code="prefix_conflict", reason=conflict)
     own = sorted(holder.prefix for holder in registry.holders.values() if holder.controller == controller)
     if own and prefix not in own:

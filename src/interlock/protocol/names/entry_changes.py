@@ -20,9 +20,9 @@ def registered_entry(proposal: Proposal, retrieval: Retrieval | None, today: str
         vendor_prefix=proposal.vendor_prefix,
         change_controller=proposal.change_controller,
         status=status,
-        first_registered=today,
+        first_registered=today,  # REG-4.1-10, REG-5-11
         revisions=(_revision(1, proposal, retrieval, today),),
-        review_due=review_due(today) if status is Status.PROVISIONAL else None,
+        review_due=review_due(today) if status is Status.PROVISIONAL else None,  # REG-5-13
         public_confirmed_on=today if proposal.authentication_scope == PUBLIC else None,
         self_reviewed=self_reviewed,
     )
@@ -50,7 +50,7 @@ def amended_entry(
         entry,
         specification_reference=proposal.specification_reference,
         authentication_scope=proposal.authentication_scope,
-        revisions=(*entry.revisions, after),
+        revisions=(*entry.revisions, after),  # REG-4.1-3
         scope_tightened_on=today if is_tightened else entry.scope_tightened_on,
         public_confirmed_on=today if proposal.authentication_scope == PUBLIC else None,
     )

@@ -5,11 +5,11 @@ from typing import Final
 
 import msgspec
 
-NAME_OCTETS_MAX: Final = 64
+NAME_OCTETS_MAX: Final = 64  # REG-4.2-4
 AX_SEGMENT_MAX: Final = 63  # MCP-AX 4.1
 ALIAS_BUDGET: Final = 48  # from here on a namespace prefix exceeds the 64 characters that common clients take
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)*")
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)*")  # REG-4.2-1, REG-4.2-2, REG-4.2-3
 _PREFIX: Final = re.compile(r"(?:[a-z][a-z0-9]*_)+")
 _SCOPE: Final = re.compile(r"~?[a-z][a-z0-9-]*(?::[a-z0-9][a-z0-9._-]*)?")
 _HANDLE: Final = re.compile(r"~[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
@@ -17,7 +17,7 @@ _PRONOUN: Final = "~org"  # of a session, never an identity
 
 # Says that somebody has to be known, and not by what (criterion 4 of section 5).
 AMBIGUOUS_SCOPES: Final = frozenset(
-    ["", "authenticated", "auth", "user", "login", "private", "token", "yes", "any", "trust-tier"]
+    ["", "authenticated", "auth", "user", "login", "private", "token", "yes", "any", "trust-tier"]  # REG-5-6
 )
 
 
@@ -35,7 +35,7 @@ def is_name(text: str) -> bool:
 
 def maybe_name_fault(text: str) -> NameFault | None:
     """None: it is a surface name."""
-    if len(text) > NAME_OCTETS_MAX and _NAME.fullmatch(text) is not None:
+    if len(text) > NAME_OCTETS_MAX and _NAME.fullmatch(text) is not None:  # REG-4.2-4
         reason = f"a surface name has at most {NAME_OCTETS_MAX} octets, this one has {len(text)}"
         return NameFault(code="name_too_long", offset=NAME_OCTETS_MAX, reason=reason)
     if is_name(text):
@@ -50,16 +50,16 @@ def _syntax_fault(text: str) -> tuple[int, str]:
     begins = True  # a component
     for offset, each in enumerate(text):
         if each == "_":
-            if begins:
+            if begins:  # REG-4.2-1
                 return offset, "a component between underscores has at least one letter"
             begins = True
         elif "0" <= each <= "9":
-            if begins:
+            if begins:  # REG-4.2-1
                 return offset, f"a component begins with a letter, not with {each}"
         elif "a" <= each <= "z":
             begins = False
         else:
-            return offset, _character_fault(each, text)
+            return offset, _character_fault(each, text)  # REG-4.2-3
     return len(text) - 1, "a surface name does not end with an underscore"
 
 
@@ -93,9 +93,9 @@ def is_handle(text: str) -> bool:
 def length_warnings(name: str) -> tuple[tuple[str, str], ...]:
     """What a long name meets elsewhere, as code and reason; it is registered all the same (REG-4.2-4)."""
     found = []
-    if len(name) > AX_SEGMENT_MAX:
+    if len(name) > AX_SEGMENT_MAX:  # REG-4.2-4
         found.append(("ax_segment_overflow", f"a segment of MCP-AX has at most {AX_SEGMENT_MAX} octets"))
-    if len(name) >= ALIAS_BUDGET:
+    if len(name) >= ALIAS_BUDGET:  # REG-4.2-4
         found.append(("alias_budget", "with a namespace prefix it exceeds the 64 characters that common clients take"))
     return tuple(found)
 

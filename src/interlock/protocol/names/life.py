@@ -7,11 +7,11 @@ from typing import Final
 
 from interlock.protocol.names.model import Status
 
-REVIEW_MONTHS: Final = 12  # section 5: provisional entries
-DEPRECATION_MONTHS: Final = 12  # section 7.3
-QUARANTINE_MONTHS: Final = 60  # section 7.3: five years
-ANSWER_DAYS: Final = 90  # after a review that returned the entry
-NOTICE_DAYS: Final = (60, 30, 7)  # before a review is due
+REVIEW_MONTHS: Final = 12  # REG-5-13; section 5: provisional entries
+DEPRECATION_MONTHS: Final = 12  # REG-7.3-3; section 7.3
+QUARANTINE_MONTHS: Final = 60  # REG-7.3-5; section 7.3: five years
+ANSWER_DAYS: Final = 90  # REG-5-14; after a review that returned the entry
+NOTICE_DAYS: Final = (60, 30, 7)  # REG-5-13; before a review is due
 PUBLIC_DAYS: Final = 90  # after which a public entry wants to be confirmed
 SEEN_DAYS: Final = 90  # for which a server that offered a name counts as its implementation
 
@@ -76,6 +76,7 @@ def months_after(day: str, months: int, *, at_least: bool) -> str:
         return begun.replace(year=year, month=month).isoformat()
     except ValueError:
         following = datetime.date(year + month // 12, month % 12 + 1, 1)
+        # REG-5-13, REG-7.3-3, REG-7.3-5
         return (following if at_least else following - datetime.timedelta(days=1)).isoformat()
 
 

@@ -18,10 +18,10 @@ SchemaSource = Literal["registrant", "extracted", "none"]
 
 
 class Status(enum.Enum):
-    ACTIVE = "Active"
+    ACTIVE = "Active"  # REG-4.1-9
     PROVISIONAL = "Provisional"
     DEPRECATED = "Deprecated"
-    WITHDRAWN = "Withdrawn"
+    WITHDRAWN = "Withdrawn"  # REG-4.1-9
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

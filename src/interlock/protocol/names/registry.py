@@ -47,7 +47,7 @@ class Registry:
             else:
                 self.entries[entry.surface_name] = entry
             if entry.vendor_prefix != NONE:  # a removed entry counts as first use as well
-                self.holders.setdefault(entry.vendor_prefix, _first_use(entry))
+                self.holders.setdefault(entry.vendor_prefix, _first_use(entry))  # REG-7.2-1
         if step.request is not None:
             self.requests[step.request.id] = step.request
         if step.controller is not None:
@@ -82,7 +82,7 @@ class Registry:
 
     def has_consent(self, prefix: str, controller: str, today: str) -> bool:
         consent = self._consents.get((prefix, controller))
-        return consent is not None and today <= consent.until
+        return consent is not None and today <= consent.until  # REG-7.2-2
 
     def open_requests(self) -> Iterator[Request]:
         return (request for request in self.requests.values() if request.state in OPEN)
@@ -99,24 +99,24 @@ class Registry:
         entry = self.entries.get(name)
         if entry is None:
             return None
-        if entry.status is not Status.WITHDRAWN or entry.source:
+        if entry.status is not Status.WITHDRAWN or entry.source:  # REG-5-7
             return "name_taken", f"{name} is registered to {entry.change_controller}, {entry.status.value}"
         day = free_on(entry.withdrawn_on or today)
-        if entry.change_controller == controller or today >= day:
+        if entry.change_controller == controller or today >= day:  # REG-7.3-5
             return None
         return "name_in_quarantine", f"{name} was withdrawn on {entry.withdrawn_on} and is free on {day}"
 
     def prefix_conflict(self, name: str, prefix: str, controller: str, today: str) -> str | None:
         """Who would shadow or be shadowed (REG-5-8); only between different controllers, and without a consent."""
         for holder in self.holders.values():
-            if holder.controller == controller or self.has_consent(holder.prefix, controller, today):
+            if holder.controller == controller or self.has_consent(holder.prefix, controller, today):  # REG-7.2-2
                 continue
             held = f"{holder.prefix} is {holder.controller}'s since {holder.since}, by {holder.first_entry}"
-            if covers(holder.prefix, name):
+            if covers(holder.prefix, name):  # REG-5-8
                 return f"{held}; {name} falls under it"
-            if holder.prefix.startswith(f"{name}_"):
+            if holder.prefix.startswith(f"{name}_"):  # REG-5-8
                 return f"{held}; {name} would stand before it"
-            if prefix != NONE and (holder.prefix.startswith(prefix) or prefix.startswith(holder.prefix)):
+            if prefix != NONE and (holder.prefix.startswith(prefix) or prefix.startswith(holder.prefix)):  # REG-5-8
                 return f"{held}; one of the two prefixes leads the other"
         return None
 

@@ -54,7 +54,7 @@ class Asked(msgspec.Struct, frozen=True):
 def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> Refusal | None:
     """X-4-2."""
     protocol = envelope.protocol
-    if (protocol is None and is_needed) or (protocol is not None and protocol not in PROTOCOLS):  # X-4-2, X-6.3-2
+    if (protocol is None and is_needed) or (protocol is not None and protocol not in PROTOCOLS):  # X-4-2
         return Refusal(
             "unsupported_protocol",
             f"'protocol' is {PROTOCOLS[0]!r}; {PROTOCOLS[1]!r} is understood too",

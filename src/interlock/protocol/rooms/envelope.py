@@ -19,7 +19,7 @@ from interlock.protocol.rooms.errors import Code, Refusal
 
 V01: Final = "mcpx/v0.1"
 V0: Final = "mcp-x/v0"
-PROTOCOLS: Final = (V01, V0)
+PROTOCOLS: Final = (V01, V0)  # X-6.3-2
 
 ENVELOPE_BYTES_MAX: Final = 1024 * 1024
 NESTING_MAX: Final = 64

@@ -52,11 +52,11 @@ class ControllerChanges:
 
         def check(entry: Entry) -> Entry:
             day = withdrawable_on(entry.deprecated_on or today)
-            if entry.status is not Status.DEPRECATED or today < day:
+            if entry.status is not Status.DEPRECATED or today < day:  # REG-7.3-3
                 raise Refused("deprecation_too_short", f"{name} can be withdrawn on {day} at the earliest")
             left = [one.who for one in self._state.registry.remaining_implementations(name)]
             left += seen
-            if left:
+            if left:  # REG-7.3-4
                 raise Refused("implementations_remain", f"{name} is implemented by {', '.join(left)}", {"by": left})
             return replace(entry, withdrawn_on=today)
 

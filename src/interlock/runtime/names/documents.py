@@ -10,9 +10,9 @@ from interlock.protocol.names.references import read_reference
 from interlock.protocol.net.address_scope import Scope
 from interlock.runtime.base.clock import Clock, rfc3339
 
-FETCH_S: Final = 10.0
-DOCUMENT_BYTES_MAX: Final = 5 * 1024 * 1024
-REDIRECTS_MAX: Final = 3
+FETCH_S: Final = 10.0  # REG-5-4
+DOCUMENT_BYTES_MAX: Final = 5 * 1024 * 1024  # REG-5-4
+REDIRECTS_MAX: Final = 3  # REG-5-4
 
 
 class DocumentFetcher:

@@ -42,7 +42,7 @@ def initial_steps() -> tuple[Step, ...]:
             controller=Controller(name=read.controller) if name == read.names[0] else None,
             entry=Entry(
                 surface_name=name,
-                specification_reference=read.specification_reference,
+                specification_reference=read.specification_reference,  # REG-6-1
                 authentication_scope=read.authentication_scope,
                 vendor_prefix=read.vendor_prefix,
                 change_controller=read.controller,
@@ -51,5 +51,5 @@ def initial_steps() -> tuple[Step, ...]:
                 revisions=(revision,),
             ),
         )
-        for name in read.names
+        for name in read.names  # REG-6-1
     )

@@ -127,7 +127,7 @@ class RequestService:
             findings = judge_proposal(proposal, registry, state.today, retrieval, amends=amends)
             findings += self._observed_use(registry, proposal)
             failed = [one for one in findings if one.verdict == "fail"]
-            if failed:
+            if failed:  # REG-5-3, REG-5-7
                 details = {"findings": msgspec.to_builtins(findings)}
                 raise Refused(failed[0].code, "; ".join(one.reason for one in failed), details)
             returned = [one.reason for one in findings if one.verdict == "revise"]
@@ -135,7 +135,7 @@ class RequestService:
                 id=id,
                 kind=kind,
                 subject=proposal.surface_name,
-                state=RequestState.REVISION_REQUESTED if returned else RequestState.SUBMITTED,
+                state=RequestState.REVISION_REQUESTED if returned else RequestState.SUBMITTED,  # REG-5-6
                 filed_on=state.today,
                 filed_by=actor.shown,
                 controller=proposal.change_controller,
@@ -161,7 +161,7 @@ class RequestService:
     def _observed_use(self, registry: Registry, proposal: Proposal) -> tuple[Finding, ...]:
         """A prefix that no one holds and servers here use: evidence for the expert, no veto (REG-8.3-1)."""
         prefix = proposal.vendor_prefix
-        found = self._observed(prefix) if prefix != NONE and prefix not in registry.holders else {}
+        found = self._observed(prefix) if prefix != NONE and prefix not in registry.holders else {}  # REG-8.3-1
         if not found:
             return ()
         servers = sorted(set(found.values()))
@@ -188,6 +188,7 @@ class RequestService:
         """A claim on a prefix that another holds, with documented first use (REG-7.2-3)."""
         state, id = self._state, str(uuid.uuid4())
         if not evidence or len(evidence) > EVIDENCE_MAX:
+            # REG-7.2-3
             raise Refused("evidence_required", f"a dispute has 1 to {EVIDENCE_MAX} items of first-use evidence")
 
         def decide(registry: Registry) -> Change:
@@ -249,7 +250,7 @@ class RequestService:
             due = entry.answer_due or entry.review_due
             if entry.source or due is None or entry.surface_name in reviewed:
                 continue
-            if days_between(state.today, due) <= max(NOTICE_DAYS):
+            if days_between(state.today, due) <= max(NOTICE_DAYS):  # REG-5-13
                 retrieval = await self._fetch(entry.specification_reference)
                 await self._bring(await state.change(self._review(entry.surface_name, retrieval)))
 
@@ -318,7 +319,7 @@ class RequestService:
         if request is None:
             return Fault(INVALID_PARAMS, "unknown_request", {"detail": "the registry has no such request"})
         open_ = [one for one in request.findings if one.verdict == "needs_expert"]
-        if not (decision.reason or "").strip() and (decision.what is What.DENIED or open_):
+        if not (decision.reason or "").strip() and (decision.what is What.DENIED or open_):  # REG-5-10
             codes = ", ".join(dict.fromkeys(one.code for one in open_))
             why = "say why: the registrant is told" if decision.what is What.DENIED else f"say why, in spite of {codes}"
             return Fault(INVALID_PARAMS, "reason_required", {"detail": why})
@@ -395,7 +396,7 @@ class RequestService:
             holder = registry.holders[request.subject]
             ruled = Holder(
                 prefix=request.subject,
-                controller=request.controller,
+                controller=request.controller,  # REG-7.2-3
                 first_entry=holder.first_entry,
                 since=min(one.date for one in request.evidence),
                 ruling=request.id,
@@ -405,11 +406,11 @@ class RequestService:
             raise Refused("incomplete", "the request proposes nothing")
         amends = None if request.kind == "request" else self.own_entry(registry, request.subject)
         if decision.answer == EntryMove.REMOVE.value and amends is not None:
-            return Change((replace(step, what=EntryMove.REMOVE.value, entry=amends, is_removed=True),))
+            return Change((replace(step, what=EntryMove.REMOVE.value, entry=amends, is_removed=True),))  # REG-5-14
         proposal = proposal_of(amends) if request.kind == "review" and amends is not None else request.proposal
         findings = judge_proposal(proposal, registry, state.today, request.retrieval, amends=amends)
         barred = [one for one in findings if one.verdict in ("fail", "revise")]
-        if barred:
+        if barred:  # REG-5-14
             raise Refused(barred[0].code, "; ".join(one.reason for one in barred))
         if request.kind == "review" and amends is not None:
             entry = replace(
