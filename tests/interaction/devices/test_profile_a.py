@@ -118,6 +118,7 @@ def test_wrong_arguments_never_reach_the_line(place: Place) -> None:
     assert line.calls() == []
 
 
+@pytest.mark.req("AX-B.1-8")
 def test_a_status_other_than_0_is_an_error_with_its_name(place: Place) -> None:
     line = place.line("vent")
     line.reply = lambda message: (
@@ -129,6 +130,7 @@ def test_a_status_other_than_0_is_an_error_with_its_name(place: Place) -> None:
         line.reply = line.answers
     assert result["isError"] is True
     assert result["_meta"]["x-mcpax-device"] == {"fault": "status", "status": 3, "name": "overheated"}
+    assert "structuredContent" in call(place.node, "vent.read_sensor")  # status 0
 
 
 def test_a_response_that_is_none_is_not_shown(place: Place) -> None:
