@@ -114,6 +114,7 @@ def test_what_never_ends_and_what_never_begins_are_refused_at_once(project: Proj
         with pytest.raises(ConfigInvalid) as refused:
             load(path, project.env, {})
         assert "is not a regular file" in str(refused.value)
+        assert [one.hint for one in refused.value.problems] == ["write what it holds to a file, and name that"]
 
 
 def test_a_current_folder_that_is_gone_is_a_problem(project: Project) -> None:

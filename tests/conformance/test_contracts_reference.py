@@ -97,7 +97,7 @@ def test_a_file_outside_is_upstream_error_in_the_servers_words(node: RunningNode
     denied = called(wire, "files__read", {"path": "/etc/passwd"}).message["result"]
     assert denied["isError"] is True
     assert denied["content"][0]["text"].startswith("upstream_error: Access denied")
-    assert denied["content"][1]["text"].startswith("Access denied")
+    assert len(denied["content"]) == 1
 
 
 @pytest.mark.req("AIP-transport-14")

@@ -12,6 +12,7 @@ HOOK_S = "interlock.runtime.drivers.provider.hook_process:HOOK_S"
 INPUT_GRACE_S = "interlock.process.child:INPUT_GRACE_S"
 LOG_REPEAT_S = "interlock.surface.cli.terminal.log:REPEAT_S"  # tests count the lines of the log
 PUBLIC_SWEEP_S = "interlock.runtime.node.endpoints:SWEEP_S"
+READY_S = "interlock.runtime.node.main:READY_S"
 REGISTER_WITHIN_S = "interlock.runtime.ax.connection:REGISTER_WITHIN_S"
 RESPAWN_WAIT_S = "interlock.runtime.dispatch.sender:RESPAWN_WAIT_S"
 SCRYPT_N = "interlock.keys.encrypted_pem:SCRYPT_N"  # half a second for each signature with a key under a passphrase

@@ -86,7 +86,7 @@ async def test_the_form_of_names_is_the_clients_and_colliding_aliases_are_report
     assert reported.returncode == 0
     for name in colliding:
         assert f"'{name}' is withheld: 2 names share the alias" in reported.stdout
-    assert "usable, 2 warnings, 2 servers, 2 of them answering with 2 tools" in reported.stdout
+    assert "usable, 2 warnings, 2 servers, 2 of 2 answering with 2 tools" in reported.stdout
     assert check(node.config, "--upstream", "--strict").returncode == 1
     assert check(node.config, "--strict").returncode == 0  # the file alone does not say which tools there are
     classified = {"c": servers["c"] | {"tools": dict.fromkeys(COLLIDING, "read_only")}}
@@ -152,7 +152,7 @@ def test_a_node_that_runs_is_not_disturbed(tmp_path: Path) -> None:
         before = node.link("fine")
         done = check(node.config, "--upstream", "--strict")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "1 of them answering" in done.stdout
+        assert "1 server, 1 of 1 answering" in done.stdout
         assert node.link("fine") == before
 
 

@@ -152,6 +152,16 @@ def test_a_client_on_stdio_that_asks_once_and_leaves_sees_every_server(tmp_path:
 
 
 @pytest.mark.req("AQL-X-6")
+def test_a_status_in_json_is_printed_once_however_late_a_server_is(tmp_path: Path) -> None:
+    with running_node(tmp_path, {"never": five(tmp_path)["never"]}, settings={intervals.READY_S: 0.1}) as node:
+        assert [one["state"] for one in node.status_at_start["links"]] == ["connecting"]
+        (tmp_path / "come").touch()
+        node.wait_link("never", {"state": "ready"})
+        node.stop()
+        assert node.process.stdout is not None
+        assert node.process.stdout.read() == b""
+
+
 def test_the_surface_of_a_client_that_comes_early_is_decided_when_the_servers_have_come(tmp_path: Path) -> None:
     """Over HTTP in both eras and over stdio, where all input is there at once."""
     late = "import os, sys, time\ntime.sleep(1.0)\nos.execv(sys.argv[1], sys.argv[1:])"

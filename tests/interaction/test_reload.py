@@ -108,6 +108,37 @@ def test_a_mistake_in_the_file_takes_no_command_away_from_the_running_node(tmp_p
         assert "gate_" in away.stderr
 
 
+DEVICE = Path(__file__).parents[2] / "examples/tree/.devices/vent.toml"
+
+
+def test_a_wrong_description_of_a_device_keeps_nothing_else_from_being_taken_up(tmp_path: Path) -> None:
+    devices = tmp_path / "workspace" / ".devices"
+    devices.mkdir(parents=True)
+    vent, wrong = devices / "vent.toml", devices / "wrong.toml"
+    vent.write_text(DEVICE.read_text())
+    with running_node(tmp_path, BENCH) as node:
+        node.wait_link("vent", {"state": "ready"})
+        wrong.write_text('profile = "zzz"\n')  # new and wrong: failed, as at a start
+        rewrite(node, BENCH | {"more": {"command": raw("echo")}})
+        node.wait_link("more", {"state": "ready"})
+        assert "wrong.toml:1" in node.wait_link("wrong", {"state": "failed"})["reason"]
+        assert configuration(node)["problem"] is None
+
+        vent.write_text('profile = "zzz"\n' + DEVICE.read_text())  # it worked until now: it goes on as it was
+        said = wait_for(lambda: configuration(node)["problem"], 20)
+        assert "vent.toml:" in said
+        assert "the device vent goes on as it was" in said
+        rewrite(node, {"more": {"command": raw("echo")}})
+        wait_for(lambda: node.link("bench").get("error") == "not_found", 20)
+        assert node.link("vent")["state"] == "ready"
+        assert node.cli("tools", "call", "vent.read_air").returncode == 0
+
+        wrong.unlink()
+        vent.write_text(DEVICE.read_text().replace("Set the speed of", "Turn"))
+        wait_for(lambda: configuration(node)["problem"] is None, 20)
+        wait_for(lambda: "Turn the ventilator" in node.cli("tools", "list").stdout, 20)
+
+
 def test_what_needs_a_restart_is_named_and_the_rest_is_taken_up(tmp_path: Path) -> None:
     with running_node(tmp_path, BENCH) as node:
         node.wait_link("bench", {"state": "ready"})

@@ -115,14 +115,13 @@ async def test_a_servers_isError_becomes_upstream_error_with_its_text_and_its_bl
     here: ContractPlace, segment: str
 ) -> None:
     await playing(here, segment, contract={"outputs": GOT}, mcp={"result_extract": "$.got"})
-    blocks = [
-        {"type": "text", "text": "Access denied - path outside"},
-        {"type": "image", "data": "AA==", "mimeType": "a/b"},
-    ]
-    failed = {"content": blocks, "isError": True, "structuredContent": {"got": {}}}
+    image = {"type": "image", "data": "AA==", "mimeType": "a/b"}
+    denied = {"type": "text", "text": "Access denied - path outside", "annotations": {"priority": 1}}
+    failed = {"content": [image, denied, image], "isError": True, "structuredContent": {"got": {}}}
     result = await here.call("test__play", {"act": {"result": failed}}).result()
     assert error_of(result) == ("upstream_error", "Access denied - path outside")
-    assert result["content"][1:] == blocks
+    said = {"type": "text", "text": "upstream_error: Access denied - path outside", "annotations": {"priority": 1}}
+    assert result["content"] == [said, image, image]  # the code before the first text, and nothing twice
     assert "structuredContent" not in result
     empty = await here.call("test__play", {"act": {"result": {"content": [], "isError": True}}}).result()
     assert error_of(empty) == ("upstream_error", "unknown")

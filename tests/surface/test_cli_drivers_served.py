@@ -417,6 +417,26 @@ def test_the_server_of_a_driver_has_one_name_wherever_a_person_looks(signed_for:
         assert "first-mcp@1" not in out
 
 
+def test_a_running_node_does_not_call_a_driver_untrusted_that_is_just_being_added(served: Served) -> None:
+    """Who writes the folder is about to trust it; where nobody does, status and the inbox say so."""
+    served.write("first-mcp")
+    until(lambda: served.states())
+    assert "drivers trust first" in served.inline("status").out
+    served.trust("first-mcp")
+    assert served.running is not None
+    assert "not trusted" not in served.running.interrupt().err
+
+
+def test_a_running_node_says_that_a_trusted_driver_stops_because_it_changed(served: Served) -> None:
+    served.write("first-mcp")
+    until(lambda: served.states())
+    served.trust("first-mcp")
+    served.write("first-mcp", description="Another.")
+    until(lambda: served.states() == {"first-mcp": "untrusted"})
+    assert served.running is not None
+    assert "driver first is not trusted yet: interlock drivers trust first" in served.running.interrupt().err
+
+
 def test_where_somebody_may_approve_no_driver_is_trusted_without_their_signature(signed_for: Served) -> None:
     signed_for.write("first-mcp")
     until(lambda: "first-mcp" in signed_for.states())

@@ -75,7 +75,9 @@ def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer
         findings.problem(Problem(file=name, message=f"cannot be read: {why}"))
         return None
     if not is_file:
-        findings.problem(Problem(file=name, message="is not a regular file"))
+        findings.problem(
+            Problem(file=name, message="is not a regular file", hint="write what it holds to a file, and name that")
+        )
         return None
     if len(data) > FILE_BYTES_MAX:
         findings.problem(Problem(file=name, message=f"is larger than {FILE_BYTES_MAX} bytes"))

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from interlock.config.device_files import device_files
 from interlock.config.difference import as_written, differences, section_of, without
 from interlock.config.load import ConfigInvalid, Loaded
@@ -100,10 +102,12 @@ class Reload:
         if _look(self._paths, self.plan.workspace) != self._seen:
             return  # written while it was read: the next look finds that, and it is read again
         self._read_wall = self._clock.wall()
-        self.problem = None
+        plan, self.problem = _with_devices_kept(loaded.plan, self.plan)
+        if self.problem is not None:
+            log.error("the configuration has changed: %s", self.problem)
         if loaded.paths != self._paths:
             self._paths, self._seen = loaded.paths, ()
-        await self._put_into_effect(loaded.plan)
+        await self._put_into_effect(plan)
 
     async def _put_into_effect(self, new: Plan) -> None:
         old, changed = self.plan, differences(self.plan, new)
@@ -153,3 +157,16 @@ def _facts(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _with_devices_kept(new: Plan, old: Plan) -> tuple[Plan, str | None]:
+    """A device whose description is wrong now goes on as it was described before, and why; a new one with a wrong
+    description is failed, as at a start. Neither keeps the rest from being taken up."""
+    before = {one.segment: one for one in old.devices.described if one.fault is None}
+    wrong = [one for one in new.devices.described if one.fault is not None and one.segment in before]
+    if not wrong:
+        return new, None
+    described = tuple(before.get(one.segment, one) if one in wrong else one for one in new.devices.described)
+    devices = msgspec.structs.replace(new.devices, described=described)
+    told = f"{wrong[0].fault}; the device {wrong[0].segment} goes on as it was"
+    return msgspec.structs.replace(new, devices=devices), told

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.jsonrpc.codec import decode_object, encode_value
+from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_string
 
 ERROR_KEY: Final = "dev.interlock/error"
 _HEAD: Final = b'{"resultType":"complete",'
@@ -32,7 +32,18 @@ def with_structured(result: Raw, value: Any) -> bytes:
 
 
 def error_result(error: DriverError, ref: str, content: Sequence[Raw] = ()) -> bytes:
-    """AIP-tools-13: the text begins with the code; the server's own blocks are kept after it. The cause stays here."""
-    said = [{"type": "text", "text": f"{error.code}: {error.message}"}, *content]  # AIP-tools-13
+    """AIP-tools-13: the text begins with the code. `content` are the blocks of a server that reports the error itself:
+    they are kept, the first that has a text in front and with the code before it, so that nothing is said twice. The
+    cause stays here."""
+    first = next((block for block in content if _maybe_text(block) is not None), None)
+    members = decode_object(first) if first is not None else None
+    text = _maybe_text(first) if first is not None else error.message
+    head = {"type": "text", **(members or {}), "text": f"{error.code}: {text}"}  # AIP-tools-13
+    said = [head, *(block for block in content if block is not first)]
     meta: Mapping[str, Any] = {ERROR_KEY: {"code": error.code, "retryable": error.retryable, "ref": ref}}
     return _HEAD + b'"content":%b,"isError":true,"_meta":%b}' % (encode_value(said), encode_value(meta))
+
+
+def _maybe_text(block: Raw) -> str | None:
+    members = decode_object(block) or {}
+    return maybe_string(members.get("text")) if maybe_string(members.get("type")) == "text" else None

@@ -97,8 +97,9 @@ class Registry:
 
     # Looking
 
-    async def refresh(self, sight: ScanResult | None = None) -> Declaration:
-        """Read the drivers on disk; start, replace or stop providers. Raises StoreError if a record cannot be kept."""
+    async def refresh(self, sight: ScanResult | None = None, *, starting: bool = False) -> Declaration:
+        """Read the drivers on disk; start, replace or stop providers. `starting`: the node has not looked before.
+        Raises StoreError if a record cannot be kept."""
         async with self._refreshing:
             if sight is None:
                 known = self.declaration
@@ -109,7 +110,7 @@ class Registry:
             new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
             old, self.declaration, self.sight = self.declaration, new, sight
             if self._factory is not None:
-                _log_changes(old, new)
+                _log_changes(old, new, starting=starting)
                 await self._put_into_effect(new, self._factory)
             self._basis = basis
         await self._declared.publish(new)
@@ -264,8 +265,9 @@ def _has_same_files(before: tuple[object, ...], now: tuple[object, ...]) -> bool
     return (before[0], before[2]) == (now[0], now[2])
 
 
-def _log_changes(old: Declaration, new: Declaration) -> None:
-    """Log what changed, before anything is done about it."""
+def _log_changes(old: Declaration, new: Declaration, *, starting: bool) -> None:
+    """Log what changed, before anything is done about it. A folder that is new to a running node waits in the inbox,
+    and who wrote it is about to trust it: `interlock add`."""
     before = {(one.key, one.folder): one for one in old.drivers}
     now = {(one.key, one.folder): one for one in new.drivers}
     for (key, _), one in before.items():
@@ -281,7 +283,10 @@ def _log_changes(old: Declaration, new: Declaration) -> None:
         if one.reason is not None:
             log.warning("driver %s cannot be used: %s", one.segment, one.reason)
         elif not one.trusted:
-            log.warning("driver %s is not trusted yet: interlock drivers trust %s shows it", one.segment, one.segment)
+            level = logging.INFO if was is None and not starting else logging.WARNING
+            log.log(
+                level, "driver %s is not trusted yet: interlock drivers trust %s shows it", one.segment, one.segment
+            )
         for problem in one.problems:
             if problem.severity == "warning":
                 log.warning("driver %s: %s", one.segment, problem)

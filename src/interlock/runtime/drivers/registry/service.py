@@ -137,7 +137,7 @@ class Drivers:
         registry = (await self._open_parts())[0] if seen.folders or seen.problems else self.registry
         if registry is not None:
             try:
-                await registry.refresh(seen)
+                await registry.refresh(seen, starting=not self.settled.is_set())
             except StoreError:
                 raise
             except Exception:

@@ -298,13 +298,14 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
     files = " and ".join(_short(path) for path in loaded.paths) or "the configuration"
     state = f"usable, {count(warnings, 'warning')}" if warnings else "in order"
     servers = count(len(plan.servers), "server")
-    if links is not None:
-        answering = sum(link.state in ("ready", "slow") for link in links)
-        servers += f", {answering} of them answering with {count(sum(link.tools for link in links), 'tool')}"
     if drivers:
         servers += f", {count(drivers, 'driver')}"
     if plan.devices.described:
         servers += f", {count(len(plan.devices.described), 'device')}"
+    if links is not None:
+        answering = sum(link.state in ("ready", "slow") for link in links)
+        tools = sum(link.tools if link.contracts is None else link.contracts for link in links)
+        servers += f", {answering} of {len(links)} answering with {count(tools, 'tool')}"
     return f"{files}: {state}, {servers}, listening on {plan.node.listen}"
 
 

@@ -83,7 +83,7 @@ def serve(
     try:
         run_node(
             loaded,
-            lambda: read_configuration(invocation, starting=True, set_by_flags=by_flags),
+            lambda: read_configuration(invocation, starting=True, set_by_flags=by_flags, lenient=True),
             stdio=stdio,
             only=only,
             surface=surface,
@@ -177,7 +177,8 @@ def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymou
         )
         return
     if out.as_json:
-        out.json_line(msgspec.to_builtins(status))
+        if not again:  # one document: who wants to follow asks for the status
+            out.json_line(msgspec.to_builtins(status))
         return
     _draw(invocation, status, anonymous=anonymous, again=again)
     sys.stdout.flush()
