@@ -32,7 +32,8 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, Members, Pending
 from interlock.runtime.devices.device_tools import transport_class
 from interlock.runtime.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
-from interlock.runtime.devices.session import DeviceSession, Request
+from interlock.runtime.devices.requests import Request
+from interlock.runtime.devices.session import DeviceSession
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents

@@ -6,11 +6,9 @@ else happens in callbacks of the loop. A device is there or not:
     absent    no transport, or no sign of life: polled (heartbeats, or {1:"r"} of one that describes itself)
     present   its tools are known, and a valid message came within three intervals
 
-A request is queued, then in flight until its answer, its last timeout or the end of the transport. One is in flight
-at a time unless the description says more, heartbeats included, so that a stub with one buffer is never overrun. While
-a call is in flight its device is not asked for a sign of life: it may be at work. After one that was not answered, no
-further call is sent before the device has shown that it hears; one that stays silent has its transport opened anew, so
-that nothing of what its callers gave up is left in between.
+A request is queued, then in flight until its answer, its last timeout or the end of the transport (`requests`). While
+a call is in flight its device is not asked for a sign of life: it may be at work. One that stays silent has its
+transport opened anew, so that nothing of what its callers gave up is left in between.
 
 Nothing that comes is believed: what cannot be decoded, answers nothing, or answers with the number of another tool is
 counted and dropped, and the request goes on waiting.
@@ -18,9 +16,8 @@ counted and dropped, and the request goes on waiting.
 
 import asyncio
 import logging
-import secrets
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
 from typing import Any, Final, Protocol, assert_never
 
@@ -29,7 +26,6 @@ import msgspec
 from interlock.net.devices.connections import Connections
 from interlock.net.devices.transport import LineSignals, SendQueue, Transport, TransportFailed
 from interlock.net.devices.transports import make_transport
-from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
 from interlock.protocol.ax.registration.sessions import LossReason
 from interlock.protocol.devices.description import DeviceDescription
 from interlock.protocol.devices.messages import AnnouncementFault, Answer, DeviceFault, Notice, Received, Registration
@@ -41,21 +37,18 @@ from interlock.runtime.credentials.secret_references import SecretResolver
 from interlock.runtime.devices.announcements import Announcements, TooOften
 from interlock.runtime.devices.counters import DeviceCounters
 from interlock.runtime.devices.device_tools import DeviceTool, device_tool
-from interlock.runtime.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
+from interlock.runtime.devices.outcomes import CallOutcome, Failed, Lost, Succeeded
+from interlock.runtime.devices.requests import OnDone, Request, Requests
 from interlock.runtime.devices.traffic import Traffic
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.devices")
 
-QUEUE_MAX: Final = 16  # AX-B.1-8
 INTERVALS_MAX: Final = 3  # without a sign of life (MCP-AX 6.3)
 ASK_S: Final = 5.0  # between two requests for a registration (AX-8.3-3)
 REOPEN_S: Final = 1.0  # between two attempts to open a transport
 SETTLE_S: Final = 1.0  # an announcement so soon after one that was asked for is the same one again
 EVENTS_PER_S: Final = 20  # that are passed on; the others are counted
-BATCH_S: Final = 3600.0  # of a tool whose caller manages the time
-
-OnDone = Callable[[CallOutcome], None]
 
 
 class SessionOwner(Protocol):
@@ -67,30 +60,6 @@ class SessionOwner(Protocol):
         """What a present device offers has changed."""
 
     def on_event(self, name: str, content: dict[str, Any]) -> None: ...
-
-
-class Request:
-    """A call, or a heartbeat where `tool` is None."""
-
-    __slots__ = ("arguments", "attempts", "id", "message", "on_done", "timer", "tool", "tries")
-
-    def __init__(self, tool: DeviceTool | None, arguments: Mapping[str, Any], attempts: int, on_done: OnDone | None):
-        self.tool = tool
-        self.arguments = arguments
-        self.attempts = attempts  # that are left,
-        self.tries = attempts  # ... of all
-        self.on_done = on_done  # None: no call waits for it
-        self.id = 0
-        self.message = b""
-        self.timer: asyncio.TimerHandle | None = None
-
-    def end(self, outcome: CallOutcome) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        on_done, self.on_done = self.on_done, None
-        if on_done is not None:
-            on_done(outcome)
 
 
 class DeviceSession:
@@ -120,17 +89,13 @@ class DeviceSession:
         self._codec = codec_of(description)
         self._asks_registration = description.profile == "b"
         self._interval_s = link.heartbeat_ms / 1000
-        self._timeout_s = link.timeout_ms / 1000
         self._presence = link.presence if link.transport == "uart_cbor" and description.profile == "a" else "poll"
         self._announcements = Announcements(segment, description)
         self._events = {event.id: event.name for event in description.events}
         self._events_heard: deque[float] = deque(maxlen=EVENTS_PER_S)
-        self._queue: deque[Request] = deque()
-        self._in_flight: dict[int, Request] = {}
-        self._last_id = secrets.randbelow(self._codec.id_max)  # a late answer to another process is none to this one
+        self._requests = Requests(link, self._codec, self.counters, self, has_heartbeats=self._presence == "poll")
         self._discarded = 0
         self._last_discarded = ""
-        self._is_unanswered = False  # a call had no answer since the device was last heard
         self._asked = -inf  # for its registration
         self._asks_open = 0
         self._answered_ask = -inf
@@ -182,7 +147,7 @@ class DeviceSession:
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return self._requests.waiting
 
     async def _run(self) -> None:
         while True:
@@ -269,13 +234,11 @@ class DeviceSession:
             return
         if not self.is_present and self._asks_registration:
             self._ask_registration()
-        elif is_polled and not self._in_flight and not self._queue:
-            repeats = self.description.link.retries if self.is_present else 0
-            self._enqueue(Request(None, {}, 1 + repeats, None))
+        elif is_polled:
+            self._requests.ask_for_life(self.description.link.retries if self.is_present else 0)
 
     def _is_silent(self, now: float) -> bool:
-        is_at_work = bool(self._in_flight) and not self._is_unanswered
-        return not is_at_work and now - self.counters.seen > INTERVALS_MAX * self._interval_s
+        return not self._requests.is_at_work and now - self.counters.seen > INTERVALS_MAX * self._interval_s
 
     async def _look_at_signal(self) -> None:
         transport = self._transport
@@ -298,7 +261,7 @@ class DeviceSession:
         if message is not None:
             self._asked = self._clock.now()
             self._asks_open += 1
-            self._send(message)
+            self.send(message)
 
     def _arrive(self) -> None:
         """It is there, and what it offers is known."""
@@ -308,7 +271,7 @@ class DeviceSession:
             tools = (device_tool(self.segment, self.description, tool) for tool in self.description.tools)
             self.tools = {one.tool.name: one for one in tools}
         self.is_present, self.reason = True, None
-        self._is_unanswered = False
+        self._requests.note_life()
         self._settled.set()
         self._owner.on_present()
 
@@ -320,20 +283,10 @@ class DeviceSession:
             self.loss = loss
             self.counters.count_unplugged()
         self._settled.set()
-        self._end_all(reason)
+        self._requests.end_all(reason)
         if was_present:
             self._settled.clear()
         self._owner.on_absent(reason)
-
-    def _end_all(self, reason: str) -> None:
-        sent, self._in_flight = list(self._in_flight.values()), {}
-        waiting = list(self._queue)
-        self._queue.clear()
-        for request in sent:
-            self._withdraw(request)
-            request.end(Lost(reason, was_sent=True))
-        for request in waiting:
-            request.end(Lost(reason, was_sent=False))
 
     # Calls
 
@@ -347,107 +300,32 @@ class DeviceSession:
         if not self.is_present:
             on_done(Lost(self.reason or "it is not there", was_sent=False))
             return None
-        if len(self._queue) >= QUEUE_MAX:
-            on_done(Busy())
-            return None
-        link, is_reliable = self.description.link, self._transport is not None and self._transport.is_reliable
-        attempts = 1 + (link.retries if tool.may_repeat and not is_reliable else 0)  # AX-B.4-6
-        request = Request(tool, arguments, attempts, on_done)
-        self._enqueue(request)
-        return request
+        return self._requests.call(tool, arguments, on_done)
 
     def abandon(self, request: Request) -> None:
-        """Nobody waits for it any more. What was sent keeps its place until it is answered or its time is over."""
-        request.on_done = None
-        request.attempts = 0
-        if request in self._queue:
-            self._queue.remove(request)
-        else:
-            self._withdraw(request)
+        """Its caller has left."""
+        self._requests.abandon(request)
 
-    def _withdraw(self, request: Request) -> None:
-        """What waits in the transport behind other messages does not reach the device after its end."""
-        if request.message and isinstance(self._transport, SendQueue):
-            self._transport.withdraw(request.message)
+    # What requests need (RequestSender)
 
     @property
-    def _has_room(self) -> bool:
-        return len(self._in_flight) < self.description.link.in_flight
+    def is_open(self) -> bool:
+        return self._transport is not None
 
-    def _enqueue(self, request: Request) -> None:
-        self._queue.append(request)
-        self._send_next()
+    @property
+    def is_reliable(self) -> bool:
+        return self._transport is not None and self._transport.is_reliable
 
-    def _send_next(self) -> None:
-        while self._queue and self._has_room and self._transport is not None:
-            if self._is_unanswered and self._presence == "poll" and self._queue[0].tool is not None:
-                if all(request.tool is not None for request in self._in_flight.values()):
-                    self._send_first(Request(None, {}, 1, None))
-                return
-            self._send_first(self._queue.popleft())
+    def withdraw(self, message: bytes) -> None:
+        if isinstance(self._transport, SendQueue):
+            self._transport.withdraw(message)
 
-    def _send_first(self, request: Request) -> None:
-        request.id = self._next_id()
-        try:
-            if request.tool is None:
-                request.message = self._codec.encode_heartbeat(request.id)
-            else:
-                request.message = self._codec.encode_call(request.id, request.tool.tool, request.arguments)
-        except DeviceFault as fault:
-            is_large = fault.code == "too_large"
-            request.end(Failed("too_large" if is_large else "argument_invalid", fault.detail, path=fault.path))
-            return
-        self._in_flight[request.id] = request
-        try:
-            self._send_attempt(request)
-        except ValueError as error:  # the framing takes no message of that length
-            self._in_flight.pop(request.id, None)
-            request.end(Failed("too_large", str(error)))
-
-    def _next_id(self) -> int:
-        while True:
-            self._last_id = self._last_id % self._codec.id_max + 1
-            if self._last_id not in self._in_flight:
-                return self._last_id
-
-    def _send_attempt(self, request: Request) -> None:
-        request.attempts -= 1
-        request.timer = asyncio.get_running_loop().call_later(self._attempt_s(request), self._on_timeout, request)
-        self._send(request.message)
-
-    def _attempt_s(self, request: Request) -> float:
-        """A tool that says how long it may take is given that time, however it is divided."""
-        tool = request.tool
-        if tool is None or tool.tool.latency_class is None:
-            return self._timeout_s
-        try:
-            whole_s = TIMEOUT_S[LatencyClass(tool.tool.latency_class)]
-        except ValueError:
-            return self._timeout_s
-        if whole_s is None:  # batch: the caller manages the time
-            return BATCH_S
-        return min(whole_s, max(self._timeout_s, whole_s / request.tries))
-
-    def _send(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         if self._transport is not None:
             self.counters.count_sent()
             if self.traffic.is_watched(self._clock.now()):
                 self.traffic.add(self._clock.wall(), message, is_sent=True)
             self._transport.send(message)
-
-    def _on_timeout(self, request: Request) -> None:
-        request.timer = None
-        if self._in_flight.get(request.id) is not request:
-            return
-        if request.attempts > 0:
-            self.counters.count_retry()
-            self._send_attempt(request)
-            return
-        del self._in_flight[request.id]
-        self._withdraw(request)
-        self._is_unanswered = True
-        request.end(Lost("it did not answer in time", was_sent=True))
-        self._send_next()
 
     # What the transport says (TransportOwner)
 
@@ -474,7 +352,7 @@ class DeviceSession:
         if self.traffic.is_watched(self._clock.now()):
             verdict = self._last_discarded if self._discarded > before else None
             self.traffic.add(self._clock.wall(), message, is_sent=False, verdict=verdict)
-        self._send_next()
+        self._requests.send_next()
 
     def _take_message(self, received: Received) -> None:
         match received:
@@ -494,10 +372,10 @@ class DeviceSession:
 
     def _note_life(self) -> None:
         self.counters.note_life(self._clock.now(), self._clock.wall())
-        self._is_unanswered = False
+        self._requests.note_life()
 
     def _on_answer(self, answer: Answer) -> None:
-        request = self._in_flight.get(answer.request_id)
+        request = self._requests.maybe_in_flight(answer.request_id)
         if request is None:
             self._discard("no_request")  # a duplicate, a late one, or one of another's
             return
@@ -509,15 +387,12 @@ class DeviceSession:
             self._discard("wrong_type")
             return
         self._note_life()
-        del self._in_flight[answer.request_id]
-        if request.tool is None:
-            request.end(Succeeded({}))
-            if not self._asks_registration and self._presence == "poll":
-                self._arrive()
-        else:
-            request.end(self._outcome(request.tool, answer))
-        if request.attempts < request.tries - 1:
-            self._withdraw(request)  # sent again, and answered before that went out
+        if request.tool is not None:
+            self._requests.answer(request, self._outcome(request.tool, answer))
+            return
+        self._requests.answer(request, Succeeded({}))
+        if not self._asks_registration and self._presence == "poll":
+            self._arrive()
 
     def _outcome(self, tool: DeviceTool, answer: Answer) -> CallOutcome:
         if answer.status != 0:
@@ -555,14 +430,14 @@ class DeviceSession:
             return  # more of it follows
         former, is_asked = self.tools, self._asks_open > 0
         is_changed = {name: one.tool for name, one in tools.items()} != {n: o.tool for n, o in former.items()}
-        is_reset = not is_asked and now - self._answered_ask > SETTLE_S and bool(self._in_flight)
+        is_reset = not is_asked and now - self._answered_ask > SETTLE_S and self._requests.are_in_flight
         if is_asked:
             self._asks_open, self._answered_ask = 0, now
         self.missing = self._announcements.missing
         if is_changed:
             self.tools = tools
         if is_changed or is_reset:  # a number may mean another tool now
-            self._end_all("it was reset")  # AX-B.3-3
+            self._requests.end_all("it was reset")  # AX-B.3-3
         if not self.is_present:
             self._arrive()
         elif {name: one.item for name, one in tools.items()} != {n: o.item for n, o in former.items()}:
