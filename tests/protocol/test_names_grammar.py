@@ -67,6 +67,7 @@ def test_surface_names_pass(name: str) -> None:
         ("a__b", 2, "at least one letter"),
         ("1a", 0, "begins with a letter"),
         ("a_1b", 2, "begins with a letter"),
+        ("a1b_c2-d", 6, "a1b_c2_d would be"),
         ("A", 0, "a would be a surface name"),
         ("aB", 1, "ab would be"),
         ("é", 0, "U+00E9"),

@@ -58,7 +58,7 @@ def test_the_moves_of_a_request_lead_to_an_end(state: RequestState, move: Reques
         assert not any(before is after for before, _ in REQUEST_MOVES)
 
 
-@pytest.mark.req("REG-7.3-3", "REG-7.3-5")
+@pytest.mark.req("REG-5-13", "REG-7.3-3", "REG-7.3-5")
 def test_leap_days_are_counted_for_the_one_who_waits() -> None:
     assert review_due("2028-02-29") == "2029-02-28"
     assert withdrawable_on("2028-02-29") == "2029-03-01"
@@ -277,7 +277,10 @@ async def test_servers_that_offer_a_name_count_as_its_implementations_for_ninety
             "1 servers here offer names under acme_, on 2026-11-17: files",
         )
         await here.accept(request)
+        here.offered.append(("none_at_all", "odd"))
         second = await here.requests.file(ACME, proposal("other", vendor_prefix="none", cross_vendor=True))
+        third = await here.requests.file(ACME, proposal("acme_third"))  # its own by now
+        assert "observed_use" not in {one.code for one in (*second.findings, *third.findings)}
         assert "prefix_advice" in {one.code for one in second.findings if one.verdict == "note"}
         await here.changes.deprecate(ACME, "acme_search")
         here.set_day("2027-11-17")

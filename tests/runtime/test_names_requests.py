@@ -123,27 +123,34 @@ async def test_one_name_does_not_shadow_another_controllers(here: NamesHere) -> 
     assert "controller_unproven" in codes(request.findings)
 
 
-@pytest.mark.req("REG-5-6", "REG-8.4-3", "REG-3-3", "REG-N-1", "REG-5-12")
+@pytest.mark.req("REG-5-1", "REG-5-6", "REG-8.4-3", "REG-3-3", "REG-N-1", "REG-5-12")
 @pytest.mark.parametrize(
-    ("members", "code"),
+    ("members", "code", "criterion"),
     [
         *(
-            ({"authentication_scope": scope}, "scope_ambiguous")
+            ({"authentication_scope": scope}, "scope_ambiguous", 4)
             for scope in ("", "authenticated", "auth", "user", "login", "private", "token", "yes", "any", "trust-tier")
         ),
-        ({"authentication_scope": "Members Only"}, "scope_syntax"),
-        ({"authentication_scope": "public"}, "public_not_permanent"),
-        ({"specification_reference": ""}, "reference_missing"),
-        ({"specification_reference": "", "status": "Provisional"}, "reference_missing"),
-        ({"argument_schema": Raw(b"{}"), "status": "Provisional"}, "schema_imprecise"),
-        ({"semantics": ""}, "semantics_missing"),
+        ({"authentication_scope": "Members Only"}, "scope_syntax", 4),
+        ({"authentication_scope": "public"}, "public_not_permanent", 4),
+        ({"specification_reference": ""}, "reference_missing", 2),
+        ({"specification_reference": "", "status": "Provisional"}, "reference_missing", 2),
+        ({"argument_schema": Raw(b"{}"), "status": "Provisional"}, "schema_imprecise", 3),
+        ({"semantics": ""}, "semantics_missing", 3),
+        ({"specification_reference": f"https://a.example/{'x' * 1983}"}, "reference_missing", 2),
     ],
 )
-async def test_what_is_unclear_is_returned_with_the_reason(here: NamesHere, members: Any, code: str) -> None:
+async def test_what_is_unclear_is_returned_with_the_reason(
+    here: NamesHere, members: Any, code: str, criterion: int
+) -> None:
     request = await here.requests.file(ACME, proposal(**members))
     assert request.state is RequestState.REVISION_REQUESTED
-    assert code in codes(request.findings)
-    assert request.reason
+    found = [one for one in request.findings if one.code == code]
+    assert {(one.criterion, one.verdict) for one in found} == {(criterion, "revise")}
+    assert request.reason == "; ".join(one.reason for one in request.findings if one.verdict == "revise")
+    if code == "scope_ambiguous":
+        said = members["authentication_scope"]
+        assert request.reason == f"{f'{said} does not say' if said else 'say'} which credential the server asks for"
     assert not here.inbox.waiting(Kind.REQUEST)
 
 
@@ -175,6 +182,7 @@ async def test_what_lacks_a_field_or_has_another_status_is_no_record(here: Names
         del told["entry"][field]
         with pytest.raises(BadStep):
             decode_step(msgspec.json.encode(told))
+    assert [one.value for one in EntryStatus] == ["Active", "Provisional", "Deprecated", "Withdrawn"]
     for status in ("active", "ACTIVE", "Removed", ""):
         told = msgspec.json.decode(whole)
         told["entry"]["status"] = status
@@ -201,7 +209,25 @@ async def test_a_name_is_taken_whatever_its_status_but_for_withdrawn(here: Names
         assert "name_taken" in {one["code"] for one in refused.value.details["findings"]}
 
 
-@pytest.mark.req("REG-5-4", "REG-5-5", "REG-4.1-4", "REG-4.1-5", "REG-4.2-6")
+@pytest.mark.req("REG-5-4", "REG-N-1")
+@pytest.mark.parametrize(("status", "verdict"), [("Active", "needs_expert"), ("Provisional", "note")])
+async def test_a_reference_that_may_move_or_was_not_fetched_is_for_the_expert(
+    here: NamesHere, status: str, verdict: str
+) -> None:
+    here.document = here.document.__class__(outcome="failed", detail="https://a.example: HTTP status 404")
+    longest = f"http://a.example/{'x' * 1983}"
+    assert len(longest) == 2000
+    for reference in ("draft-acme-later", longest):
+        request = await here.requests.file(ACME, proposal(status=status, specification_reference=reference))
+        found = {one.code: one for one in request.findings if one.criterion == 2}
+        assert set(found) == {"reference_unstable", "reference_not_retrievable"}
+        assert {one.verdict for one in found.values()} == {verdict}
+        assert found["reference_not_retrievable"].reason == "https://a.example: HTTP status 404"
+        assert found["reference_unstable"].reason.startswith(f"{reference}: it ")
+        await here.requests.cancel(ACME, request.id)
+
+
+@pytest.mark.req("REG-5-4", "REG-5-5", "REG-4.1-4", "REG-4.1-5", "REG-4.2-6", "REG-N-1")
 async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(here: NamesHere) -> None:
     here.document = here.document.__class__(outcome="failed", detail="404")
     request = await here.requests.file(
@@ -217,13 +243,16 @@ async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(h
     assert request.state is RequestState.IN_REVIEW
     found = {"reference_not_retrievable", "schema_imprecise", "prefix_advice", "controller_reference_mismatch"}
     assert found == codes(request.findings)
+    imprecise = [one for one in request.findings if one.code == "schema_imprecise"]
+    assert {(one.criterion, one.verdict) for one in imprecise} == {(3, "needs_expert")}
     reasons = " ".join(one.reason for one in request.findings)
     assert "/properties/q" in reasons
     assert "/properties/deep/items" in reasons
     assert "return schema is missing" in reasons
     refused = await here.accept(request, reason=None)
-    assert isinstance(refused, Fault)
+    assert isinstance(refused, Fault) and refused.data is not None
     assert refused.message == "reason_required"
+    assert refused.data["detail"].startswith("say why, in spite of ")
     assert isinstance(await here.accept(request, reason="a copy is attached"), Approval)
     assert here.entry("search").status is EntryStatus.ACTIVE
 
@@ -232,8 +261,8 @@ async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(h
 async def test_a_denial_has_a_reason_and_a_resubmission_names_the_request_before(here: NamesHere) -> None:
     request = await here.requests.file(ACME, proposal())
     refused = await here.deny(request, reason=" ")
-    assert isinstance(refused, Fault)
-    assert refused.message == "reason_required"
+    assert isinstance(refused, Fault) and refused.data is not None
+    assert (refused.message, refused.data["detail"]) == ("reason_required", "say why: the registrant is told")
     await here.deny(request, "the schema is not the document's", "return")
     returned = here.state.registry.requests[request.id]
     assert (returned.state, returned.reason) == (RequestState.REVISION_REQUESTED, "the schema is not the document's")
