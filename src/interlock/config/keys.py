@@ -160,6 +160,7 @@ _ACCESS = keys_of(
             "client:corp/*@build",
             "role:corp/reader",
             "certificate:edge.example.com",
+            "uid:1000",
         ],
         help="Principals (globs) the entry is for; the first entry that holds the caller applies.",
     ),
@@ -286,6 +287,12 @@ _AX = keys_of(
         kind=GLOB_URLS,
         example=["https://*.example.com/*"],
         help="Where the node may connect to when a subserver registers by POST and names its endpoint.",
+    ),
+    Key(
+        name="socket",
+        kind=FilePath(),
+        example="/run/interlock/ax.sock",
+        help="A Unix socket for subservers of this machine; [[access]] says which users may register (uid:1000).",
     ),
     Key(
         name="require_proof",

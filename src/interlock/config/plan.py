@@ -133,6 +133,7 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
     parents: tuple[ParentPlan, ...] = ()
     children: tuple[ChildPlan, ...] = ()
     dial_back: tuple[str, ...] = ()
+    socket: Path | None = None
     require_proof: Literal["mutable", "always", "never"] = "mutable"
     heartbeat_min_ms: int = 100
     max_hops: int = 32

@@ -1,7 +1,8 @@
 """The endpoint for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
 
 An ASGI application. The registrant is verified before anything is accepted: by a subserver token, a client certificate
-that an [[access]] entry names, or as this machine where clients need no credential either. No client token is admitted,
+that an [[access]] entry names, the user that one names (at ax.socket), or as this machine where clients need no
+credential either. No client token is admitted,
 and no peer from elsewhere without a credential, whatever auth.anonymous says: `local` may be entitled to more than any
 client. Refusals are recorded. The messages of a connection are handled by `runtime.ax.connection`.
 """
@@ -36,6 +37,7 @@ from interlock.runtime.fronts.request_head import HeadInspector
 from interlock.runtime.fronts.trusted_proxies import TrustedProxies, address_of
 from interlock.runtime.trust.registrant import (
     CERTIFICATE,
+    USER,
     ClientCertificate,
     RegistrantIdentity,
     may_register,
@@ -179,9 +181,14 @@ class AxEndpoint:
             return stranger
         if b"access_token=" in scope["query_string"]:
             return _UNAUTHORISED
-        local, tls = self._whence(scope, head)
+        rules, uid = self._plan.access, scope.get("state", {}).get("uid")
+        if uid is not None and head.credential is None:  # AX-4.2-10: a user of this machine, at ax.socket
+            user = f"{USER}{uid}"
+            if not may_register(user, rules):
+                return _UNAUTHORISED
+            return registrant_identity(user, rules, on_this_machine=True, tls=None)
+        local, tls = (True, None) if uid is not None else self._whence(scope, head)
         shown = self._certificate_facts(scope, head)
-        rules = self._plan.access
         if head.credential is None:
             if local and self._plan.auth.anonymous != "never":
                 return registrant_identity("local", rules, on_this_machine=local, tls=tls, certificate=shown)

@@ -27,6 +27,7 @@ from interlock.runtime.fronts.own_address import OwnAddress, own_address
 from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.fronts.rooms.endpoint import RoomsEndpoint
 from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
+from interlock.runtime.fronts.user_socket import UserApp, UserProtocol
 from interlock.runtime.node.front_parts import LineFronts
 from interlock.runtime.node.listen import EndpointServer
 from interlock.runtime.node.sockets import Sockets
@@ -129,6 +130,7 @@ class Endpoints:
             table = public.connections
 
         documents = self._bearers.documents() if self._bearers is not None else {}
+        await self._serve_users()
         await self._serve(
             public_app(
                 self._is_ready, documents | self._credentials.documents(), self._subservers, self._rooms, self._names
@@ -140,6 +142,18 @@ class Endpoints:
             ws_per_message_deflate=False,
             **listener_options(plan.node, public=True),
         )
+
+    async def _serve_users(self) -> None:
+        """Subservers of this machine, by their user (`ax.socket`)."""
+        if self._sockets.subservers is None:
+            return
+        public = self._public
+
+        class SubserverProtocol(UserProtocol):
+            endpoint = public
+            table = public.connections
+
+        await self._serve(UserApp(self._subservers), self._sockets.subservers, http=SubserverProtocol)
 
     async def _serve_operator(self, app: Any, *socks: socket.socket, **options: Any) -> None:
         """Each listener has connections of its own: strangers cannot take those of admin.sock."""

@@ -1,8 +1,11 @@
 """The sockets of a node: bound before any server is started, so that a port in use is found first."""
 
 import contextlib
+import errno
 import logging
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 
 from interlock.config.plan import Plan
 from interlock.runtime.base.addresses import Addresses
@@ -23,7 +26,9 @@ class Sockets:
         self.public: socket.socket
         self.operator: tuple[socket.socket, ...]
         self.admin: socket.socket
+        self.subservers: socket.socket | None = None  # ax.socket
         self._plan = plan.node
+        self._ax_path = plan.ax.socket
         self._addresses = addresses
         self._passkeys = passkeys
         self._opened = contextlib.ExitStack()
@@ -40,10 +45,14 @@ class Sockets:
             operator = opened.enter_context(bind(self._plan.operator_listen))
             twin = self._maybe_twin(operator)
             self.operator = (operator,) if twin is None else (operator, opened.enter_context(twin))
-            opened.callback(lambda: admin_path.unlink(missing_ok=True))
-            self.admin = opened.enter_context(socket.socket(socket.AF_UNIX))
-            self.admin.bind(str(admin_path))
-            admin_path.chmod(0o600)
+            self.admin = opened.enter_context(_bound_file(admin_path, 0o600))
+            if self._ax_path is not None:
+                if answers(str(self._ax_path)):
+                    raise OSError(errno.EADDRINUSE, f"{self._ax_path}: another program listens there")
+                if self._ax_path.is_socket():
+                    self._ax_path.unlink()
+                # Whoever may enter its folder may connect: who it is, is told by the kernel (AX-4.2-10).
+                self.subservers = opened.enter_context(_bound_file(self._ax_path, 0o666))
             self._opened = opened.pop_all()
         scheme = "https" if self._plan.tls_cert is not None else "http"
         self._addresses.take_bound(
@@ -52,6 +61,7 @@ class Sockets:
         )
 
     async def close(self) -> None:
+        self.subservers = None
         self._opened.close()
 
     def _maybe_twin(self, operator: socket.socket) -> socket.socket | None:
@@ -62,3 +72,18 @@ class Sockets:
             self._passkeys.on_shadowed()
             log.warning("another program is where browsers look for localhost (%s): no passkey counts here", taken)
             return None
+
+
+@contextlib.contextmanager
+def _bound_file(path: Path, mode: int) -> Iterator[socket.socket]:
+    """A socket that is a file, for as long as this is entered. Raises OSError."""
+    with socket.socket(socket.AF_UNIX) as bound:
+        try:
+            bound.bind(str(path))
+        except OSError as error:
+            raise OSError(error.errno, f"{path}: {error.strerror}") from None
+        try:
+            path.chmod(mode)
+            yield bound
+        finally:
+            path.unlink(missing_ok=True)

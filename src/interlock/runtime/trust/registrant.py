@@ -15,6 +15,7 @@ from interlock.protocol.net.dns_name import maybe_dns_name
 
 TLS_1_3: Final = "TLSv1.3"
 CERTIFICATE: Final = "certificate:"  # the beginning of a principal that was admitted by a certificate
+USER: Final = "uid:"  # of one that is a user of this machine, at ax.socket
 
 
 class ClientCertificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +40,7 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
     `secure`: TLS 1.3 or what counts as equal.
     """
 
-    principal: str  # "subserver:NAME", "certificate:NAME", "local" or "child:SEGMENT"
+    principal: str  # "subserver:NAME", "certificate:NAME", "uid:NUMBER", "local" or "child:SEGMENT"
     scope: AuthScope = AuthScope.READ
     rule: AccessRule | None = None
     vouched: bool = False  # named in the operator's configuration
@@ -108,7 +109,9 @@ def registrant_identity(
     )
 
 
-def may_register(certificate: str, rules: tuple[AccessRule, ...]) -> bool:
-    """Whether an [[access]] entry means certificates when it says who: a CA may vouch for more than subservers."""
+def may_register(principal: str, rules: tuple[AccessRule, ...]) -> bool:
+    """Whether an [[access]] entry means certificates, or users, when it says who: a CA may vouch for more than
+    subservers, and a machine has users that are none."""
+    kind = principal.partition(":")[0] + ":"
     said = (who for rule in rules for who in rule.who)
-    return any(who.startswith(CERTIFICATE) and fnmatchcase(certificate, who) for who in said)
+    return any(who.startswith(kind) and fnmatchcase(principal, who) for who in said)
