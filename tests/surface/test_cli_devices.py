@@ -1,15 +1,22 @@
 """Do the commands that look at devices say what is wrong with one, and what to do?"""
 
+import os
+import select
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
+import tty
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_node import FakeOperations, link
 from program import Inline, Interlock
 
+from interlock.protocol.devices.cbor import encoded
+from interlock.protocol.devices.cobs_framing import CobsFraming
 from interlock.surface.cli.set_up.checks import device_remedy
 
 DESCRIBED = """
@@ -100,3 +107,53 @@ def test_the_port_of_a_device_is_shown(inline: Inline, node: FakeOperations) -> 
     device |= {"unplugged": 0, "waiting": 0, "seen": None, "missing": []}
     node.link_list = [link("vent", kind="device", transport="uart_cbor", device=device)]
     assert "profile a at /dev/ttyUSB0, never seen" in inline("status", "vent").out
+
+
+EVENT = '[[event]]\nid = 64\nname = "pressed"\nresponse = [{ name = "count", type = "u8" }]\n'
+
+
+@pytest.fixture
+def talking(described: Path) -> Iterator[list[bytes]]:
+    """A device at a pty that says the same event for ever; what it was told."""
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    described.write_text(DESCRIBED.replace('"simulated"', f'"{os.ttyname(slave)}"') + EVENT)
+    framed = CobsFraming(max_message=256).encode(encoded({1: 64, 3: {0: 3}}))
+    told: list[bytes] = []
+    ended = threading.Event()
+
+    def talk() -> None:
+        while not ended.wait(0.02):
+            os.write(master, framed)
+            if select.select([master], [], [], 0)[0]:
+                told.append(os.read(master, 100))
+
+    speaker = threading.Thread(target=talk)
+    speaker.start()
+    yield told
+    ended.set()
+    speaker.join()
+    os.close(master)
+    os.close(slave)
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["no node runs", "a description file"])
+def test_without_a_node_the_monitor_reads_the_port_itself_and_sends_nothing(
+    inline: Inline, described: Path, talking: list[bytes], is_named: bool
+) -> None:
+    done = inline("device", "monitor", "vent" if is_named else str(described), "-n", "2")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert len(lines) == 2
+    assert all(line.endswith("< event pressed count=3") for line in lines), lines
+    assert "nothing is sent" in done.err
+    assert talking == []
+
+
+def test_a_device_without_a_port_is_monitored_through_its_node_alone(inline: Inline, described: Path) -> None:
+    assert "no serial port" in inline("device", "monitor", str(described)).err
+    assert inline("device", "monitor", "vent").code != 0
+    described.write_text(DESCRIBED.replace('"simulated"', '"/dev/nothing-here"'))
+    failed = inline("device", "monitor", "vent")
+    assert failed.code == 1
+    assert "the port of vent cannot be read: /dev/nothing-here" in failed.err

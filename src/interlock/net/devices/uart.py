@@ -75,9 +75,16 @@ class UartTransport(asyncio.Protocol):
             raise TransportFailed(
                 "a serial port needs the library serialx: install the extra interlock[devices]"
             ) from missing
+        closed = serialx.PinState.LOW if self._link.reset_on_open else serialx.PinState.UNDEFINED
         try:
             await serialx.create_serial_connection(
-                loop, lambda: self, port, self._link.baud, serialx.Parity(_PARITIES[self._link.parity])
+                loop,
+                lambda: self,
+                port,
+                self._link.baud,
+                serialx.Parity(_PARITIES[self._link.parity]),
+                dtr_on_close=closed,  # with HUPCL the next opening raises DTR, which resets many boards
+                rts_on_close=closed,
             )
         except serialx.SerialException as error:
             raise TransportFailed(f"{port}: {error}") from error

@@ -108,6 +108,7 @@ class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     crc: Checksum = "auto"  # of "cobs": auto is none
     status: Literal["last", "first"] = "last"
     gap_ms: float | None = None  # silence that ends a frame; None: 20 character times, at least 5 ms
+    reset_on_open: bool = False  # DTR and RTS fall when the port is closed: many boards reset when they rise again
     presence: Presence = "poll"
     gpio: str | None = None  # presence or readiness: a file that reads 1 while it holds
     # ble_cbor

@@ -40,7 +40,19 @@ _EVERY: Final = ("transport", "max_frame", "heartbeat_ms", "timeout_ms", "retrie
 _CBOR: Final = ("emit_jsonrpc", "allow_values")
 _LINE: Final = ("port", "baud", "parity")
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "uart_cbor": (*_CBOR, *_LINE, "framing", "sof", "len", "crc", "status", "gap_ms", "presence", "gpio"),
+    "uart_cbor": (
+        *_CBOR,
+        *_LINE,
+        "framing",
+        "sof",
+        "len",
+        "crc",
+        "status",
+        "gap_ms",
+        "presence",
+        "gpio",
+        "reset_on_open",
+    ),
     "ble_cbor": (*_CBOR, "address", "service", "write", "notify"),
     "spi_cbor": (*_CBOR, "bus", "chip", "speed_hz", "poll_ms", "gpio"),
     "can_cbor": (*_CBOR, "interface", "channel", "rx_id", "tx_id"),

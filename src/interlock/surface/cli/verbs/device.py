@@ -179,11 +179,15 @@ def _description(invocation: Invocation, device: str) -> "DeviceDescription":
     examples="""
     interlock device monitor thermostat
     interlock device monitor thermostat --json | jq -r .text
+    interlock device monitor boards/valve.toml
     """,
 )
 def monitor(
     invocation: Invocation,
-    segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="The device.", autocompletion=segments)],
+    segment: Annotated[
+        str,
+        typer.Argument(metavar="DEVICE", help="Its segment, or a description file.", autocompletion=segments),
+    ],
     count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")] = None,
     heartbeats: Annotated[bool, typer.Option("--heartbeats", help="Show heartbeats as well.")] = False,
 ) -> None:
@@ -191,13 +195,22 @@ def monitor(
 
     Message by message, until Ctrl-C, with the arguments and results of everybody's calls: it takes the role of an
     admin. Heartbeats only with --heartbeats.
+
+    Where no node runs, and for a description file, the serial port itself is opened and read; nothing is sent.
     """
     import sys
 
     from interlock.operator_api.links import Frames
     from interlock.surface.cli.client.poll import poll
 
-    last = invocation.node.get("links", segment, "frames", after=0).as_(Frames).last
+    if segment.endswith(".toml"):
+        _watch_port(invocation, segment, count, heartbeats)
+        return
+    try:
+        last = invocation.node.get("links", segment, "frames", after=0).as_(Frames).last
+    except Unreachable as unreachable:
+        _watch_port(invocation, segment, count, heartbeats, unreachable)
+        return
     left = count
     if not invocation.out.as_json:
         invocation.out.remark(f"watching {segment}: > what the node says, < what the device says; Ctrl-C ends it")
@@ -220,6 +233,86 @@ def monitor(
                     return
     except KeyboardInterrupt:
         pass
+
+
+def _watch_port(
+    invocation: Invocation,
+    device: str,
+    count: int | None,
+    heartbeats: bool,
+    unreachable: Unreachable | None = None,
+) -> None:
+    """What the device says by itself, out of its port, until Ctrl-C."""
+    import asyncio
+
+    from interlock.net.devices.transport import TransportFailed
+    from interlock.protocol.devices.description import SIMULATED
+
+    description = _description(invocation, device)
+    port = description.link.port
+    if description.link.transport != "uart_cbor" or port is None or port == SIMULATED:
+        if unreachable is not None:
+            raise unreachable
+        hint = "watch it through its node: interlock device monitor SEGMENT"
+        raise Refused("no_port", f"{device} has no serial port that could be read", hint=hint)
+    if not invocation.out.as_json:
+        invocation.out.remark(f"no node is asked: reading {port} itself; nothing is sent, Ctrl-C ends it")
+    try:
+        with _libraries_of(device):
+            asyncio.run(_watch(invocation, description, count, heartbeats))
+    except TransportFailed as failed:
+        raise Refused("port_closed", f"the port of {device} cannot be read: {failed}") from failed
+    except KeyboardInterrupt:
+        pass
+
+
+async def _watch(invocation: Invocation, description: "DeviceDescription", count: int | None, heartbeats: bool) -> None:
+    """Raises TransportFailed, also when the line ends."""
+    import asyncio
+    import sys
+    import time
+
+    from interlock.net.devices.connections import Connections
+    from interlock.net.devices.transport import TransportFailed
+    from interlock.net.devices.uart import UartTransport
+    from interlock.operator_api.links import Frame
+    from interlock.protocol.devices.message_text import MessageTexts
+    from interlock.runtime.base.clock import rfc3339
+
+    texts = MessageTexts(description, {tool.id: tool for tool in description.tools})
+    shown = 0
+    ended: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+    class Watcher:
+        def on_message(self, message: bytes) -> None:
+            nonlocal shown
+            text = texts.text(message)
+            if ended.done() or (text.startswith("heartbeat") and not heartbeats):
+                return
+            shown += 1
+            at = rfc3339(time.time())
+            _show(
+                invocation, Frame(number=shown, at=at, is_sent=False, hex=message.hex(" "), text=text, discarded=None)
+            )
+            sys.stdout.flush()
+            if shown == count:
+                ended.set_result(None)
+
+        def on_transport_lost(self, reason: str) -> None:
+            if not ended.done():
+                ended.set_result(reason)
+
+        def on_traffic(self, sent: bool, data: bytes) -> None:
+            """Whole messages are shown."""
+
+    transport = UartTransport("monitor", description, Watcher(), Connections())
+    try:
+        await transport.open()
+        lost = await ended
+    finally:
+        await transport.close()
+    if lost is not None:
+        raise TransportFailed(lost)
 
 
 def _show(invocation: Invocation, frame: "Frame") -> None:
