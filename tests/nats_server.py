@@ -1,5 +1,6 @@
 """A real NATS server with JetStream for tests: on a port of loopback, to be killed, stopped and started again."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -53,6 +54,7 @@ class NatsServer:
     def pause(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)  # every thread of it has stopped
 
     def go_on(self) -> None:
         assert self._process is not None

@@ -17,6 +17,8 @@ _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(
 _ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s]+"
 UNSET_URL: Final = f"https://{UNSET}.invalid/"  # of a server that is not started
 _URL = r"[hH][tT][tT][pP][sS]?://[!-~]+"
+_NATS_URL = r"(?:nats|tls)://[!-~]+"
+NATS_PORT: Final = 4222
 _PORT_MAX: Final = 65535
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _EXAMPLE: Final = 'write "127.0.0.1:7411"'
@@ -154,6 +156,41 @@ def _split(text: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts
+
+
+class NatsUrls(ValueType, frozen=True, kw_only=True):
+    """Servers of one NATS cluster: one URL, several with commas between, or a list."""
+
+    bare = "either"
+
+    def read(self, value: object, at: At) -> tuple[str, ...] | WrongValue:
+        if isinstance(value, list):
+            read = tuple(self._url(each, at.inside(index)) for index, each in enumerate(value))
+        else:
+            text = read_text(value, at, "a URL or a list of them")
+            if isinstance(text, WrongValue):
+                return WRONG
+            read = tuple(self._url(each.strip(), at) for each in text.split(","))
+        return WRONG if WRONG in read else read  # type: ignore[return-value]
+
+    def _url(self, value: object, at: At) -> str | WrongValue:
+        text = read_text(value, at, "a URL")
+        if isinstance(text, WrongValue):
+            return WRONG
+        parts = _split(text) if re.fullmatch(_NATS_URL, text) else None
+        if parts is None or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
+            return at.wrong(
+                f"{at.name} must be nats://HOST:PORT or tls://HOST:PORT", 'for instance "nats://127.0.0.1:4222"'
+            )
+        if parts.username is not None or parts.password is not None:
+            hint = 'put them in nats_secret, for instance nats_secret = "${secrets.nats}"'
+            return at.wrong(f"{at.name} must not hold credentials", hint)
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        return f"{parts.scheme}://{host}:{parts.port or NATS_PORT}"
+
+    def schema(self) -> dict[str, Any]:
+        one = {"type": "string", "minLength": 1}
+        return {"anyOf": [one, {"type": "array", "items": one}]}
 
 
 class MailServer(Text, frozen=True, kw_only=True):

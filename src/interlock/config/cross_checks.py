@@ -40,6 +40,7 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     _proof_asked_for(settings)
     _channels_can_be_reached(settings)
     _aql_profile_is_known(settings)
+    _shared_store_can_be_reached(settings)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _require_two_endpoints(settings, plan)
@@ -132,6 +133,29 @@ def _channels_can_be_reached(settings: Settings) -> None:
                     f"'{key}' in [approvals] is not used without the channel '{channel}'",
                     f"add '{channel}' to channels",
                 )
+
+
+def _shared_store_can_be_reached(settings: Settings) -> None:
+    store = settings.tables.get("store", {})
+    chosen = store.get("backend") == "nats"
+    at = settings.written.get(("store", "backend"))
+    if chosen and at is not None and not store.get("nats_url") and ("store", "nats_url") not in settings.wrong:
+        at.wrong("the backend 'nats' in [store] needs 'nats_url'", 'for instance nats_url = "nats://127.0.0.1:4222"')
+    for key in ("nats_url", "nats_secret", "nats_ca_file", "nats_replicas"):
+        given = settings.written.get(("store", key))
+        if given is not None and not chosen:
+            given.warn(f"'{key}' in [store] is not used without the backend 'nats'", 'add backend = "nats"')
+    beyond = [
+        url
+        for url in store.get("nats_url", ())
+        if url.startswith("nats://") and not is_loopback(urlsplit(url).hostname or "")
+    ]
+    at = settings.written.get(("store", "nats_url"))
+    if chosen and at is not None and beyond:
+        at.warn(
+            f"'nats_url' in [store] is beyond this machine without TLS: {', '.join(beyond)}",
+            "dial tls://, unless something else keeps others from reading and changing what passes",
+        )
 
 
 def _aql_profile_is_known(settings: Settings) -> None:

@@ -22,6 +22,7 @@ from interlock.config.plan import (
     Plan,
     ServerPlan,
     Spawn,
+    StorePlan,
     ToolRule,
 )
 from interlock.config.sections import Section
@@ -104,6 +105,10 @@ def _approvals(approvals: ApprovalsPlan) -> dict[str, Any]:
     return made | ({"webhook_secret": MASK} if approvals.webhook_secret is not None else {})
 
 
+def _store(store: StorePlan) -> dict[str, Any]:
+    return _plain(store) | ({"nats_secret": MASK} if store.nats_secret is not None else {})
+
+
 def _server(server: ServerPlan) -> dict[str, Any]:
     reach = server.reach
     made: dict[str, Any] = {}
@@ -149,6 +154,7 @@ _SHOWN: Final[dict[str, Callable[[Any], dict[str, Any]]]] = {
     "ax": _tree,
     "approvals": _approvals,
     "devices": _devices,
+    "store": _store,
     "drivers": _drivers,
     "tool": _tool,
 }

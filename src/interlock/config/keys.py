@@ -5,7 +5,7 @@ The loader, the JSON Schema and the hints of error messages are all made from it
 
 from typing import Final, get_args
 
-from interlock.config.addresses import Listen, MailServer, Network, Origin, Url
+from interlock.config.addresses import Listen, MailServer, NatsUrls, Network, Origin, Url
 from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, Passkey, PublicKey
 from interlock.config.aql_keys import AQL, SAFETY
 from interlock.config.drivers_keys import DRIVERS
@@ -524,7 +524,36 @@ _LIMITS = keys_of(
 
 _STORE = keys_of(
     StorePlan,
-    Key(name="backend", example="sqlite", help="What remembers."),
+    Key(
+        name="backend",
+        example="sqlite",
+        help="What remembers: a file in the data folder, or NATS JetStream, which replicas of this node share.",
+    ),
+    Key(
+        name="nats_url",
+        kind=NatsUrls(),
+        example=["tls://nats-1.example.com:4222", "tls://nats-2.example.com:4222"],
+        help="For the backend nats: its servers, nats:// or tls://, in a list or with commas between.",
+    ),
+    Key(
+        name="nats_secret",
+        kind=Text(references=True, stored=True),
+        example="${secrets.nats}",
+        help="For the backend nats: user:password, a token, an nkey seed or the text of a credentials file."
+        " ${env:NAME} and ${secrets.NAME} are replaced.",
+    ),
+    Key(
+        name="nats_ca_file",
+        kind=FilePath(),
+        example="/etc/interlock/nats-ca.pem",
+        help="For the backend nats: who may vouch for its servers, where the system's own authorities do not.",
+    ),
+    Key(
+        name="nats_replicas",
+        kind=Whole(low=1, high=5),
+        example=3,
+        help="For the backend nats: on how many servers of the cluster each thing is kept.",
+    ),
     Key(
         name="audit_days",
         kind=Whole(low=0, high=36500),

@@ -441,7 +441,11 @@ class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
-    backend: Literal["sqlite"] = "sqlite"
+    backend: Literal["sqlite", "nats"] = "sqlite"
+    nats_url: tuple[str, ...] = ()
+    nats_secret: str | None = None  # may hold ${secrets.NAME}; never shown
+    nats_ca_file: Path | None = None
+    nats_replicas: int = 1  # on how many servers of a cluster each thing is kept
     audit_days: int = 0  # how long records are kept; 0: for ever
     shared: Path | None = None  # a folder that the aggregators of one tree on this machine share (MCP-AX 13.4)
 

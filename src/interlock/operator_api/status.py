@@ -24,6 +24,9 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     aggregator_id: Annotated[str, Meta(description="Who it is in a tree of aggregators.")]
     tree: Annotated[str, Meta(description="The name of its tree.")]
     audit_trouble: Annotated[str | None, Meta(description="Why the audit log cannot be written.")]
+    store_trouble: Annotated[
+        str | None, Meta(description="Why the store that replicas share cannot be used; what needs it is refused.")
+    ] = None
     require_proof: Annotated[str, Meta(description="When a subserver has to prove who it is: ax.require_proof.")]
 
 

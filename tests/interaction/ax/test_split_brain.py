@@ -5,6 +5,7 @@ import contextlib
 import json
 import shutil
 import stat
+import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ import pytest
 from msgspec import UNSET
 from tests.interaction.ax.bare import Bare, Refused, connect, tool
 from tests.interaction.ax.tree import parents, wait_parent
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.nats_server import NatsServer
 
 from interlock.config.plan import Address, AxPlan, NodePlan, Plan
 from interlock.runtime.ax.ownership import Leases
@@ -44,8 +46,8 @@ async def _node(folder: Path, shared: Store, tree: str = "default") -> AsyncIter
         await node.close()
 
 
-async def _register(at: Any, **options: Any) -> Bare:
-    leaf = Bare(await connect(at), "plant", tools=[tool("read")], **options)
+async def _register(at: Any, segment: str = "plant", **options: Any) -> Bare:
+    leaf = Bare(await connect(at), segment, tools=[tool("read")], **options)
     try:
         await leaf.register()
     except Refused:
@@ -54,14 +56,14 @@ async def _register(at: Any, **options: Any) -> Bare:
     return leaf
 
 
-async def _once_free(at: Any, left: Bare) -> Bare:
+async def _once_free(at: Any, left: Any, meanwhile: tuple[str, ...] = ("split_brain",), segment: str = "plant") -> Bare:
     """The lease of one that took leave is given up in time of its own."""
     async with asyncio.timeout(10):
         while True:
             try:
-                return await _register(at, subserver_id=left.subserver_id)
+                return await _register(at, segment, subserver_id=left.subserver_id)
             except Refused as still:
-                assert still.error["message"] == "split_brain"
+                assert still.error["message"] in meanwhile
 
 
 @pytest.mark.req("AX-13.4-2")
@@ -107,6 +109,41 @@ async def test_nodes_that_share_a_folder_settle_which_of_them_has_a_subserver(tm
         second = await _once_free(b, first)
         await first.stop()
         await second.stop()
+
+
+@pytest.mark.req("AX-13.4-2", "AX-13.4-3")
+async def test_nodes_that_share_servers_of_nats_settle_which_of_them_has_a_subserver(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "nats")
+    server.start()
+
+    def share(name: str) -> str:
+        listen = 'listen = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"'
+        return f'[node]\nname = "{name}"\n{listen}\n[store]\nbackend = "nats"\nnats_url = "{server.url}"\n'
+
+    try:
+        with running_node(tmp_path / "a", {}, share("a")) as a, running_node(tmp_path / "b", {}, share("b")) as b:
+            first = await _register(a)
+            with pytest.raises(Refused) as refused:
+                await _register(b, subserver_id=first.subserver_id)
+            assert (refused.value.error["code"], refused.value.error["message"]) == (32113, "split_brain")
+            assert refused.value.error["data"]["holder_aggregator_id"] == a.status_at_start["node"]["aggregator_id"]
+            server.kill()
+            wait_for(lambda: a.admin("/admin/status")["node"]["store_trouble"])
+            with pytest.raises(Refused) as away:
+                await _register(a, segment="other")
+            assert (away.value.error["code"], away.value.error["message"]) == (32131, "unavailable")
+            assert (await first.beat())["status"] == "ok"
+            server.start()
+            other = await _once_free(
+                a, SimpleNamespace(subserver_id=str(uuid.uuid4())), ("unavailable",), segment="other"
+            )
+            await first.request("mcpax/deregister", {"session_id": first.session["session_id"]})
+            await first.closed()
+            second = await _once_free(b, first, ("split_brain", "unavailable"))
+            for leaf in (first, other, second):
+                await leaf.stop()
+    finally:
+        server.kill()
 
 
 @pytest.mark.req("AX-13.4-3")

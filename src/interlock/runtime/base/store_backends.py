@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from interlock.store.nats.servers import SharedPlace
-from interlock.store.ports import AuditLog, AuditReader, Store
+from interlock.store.ports import AuditLog, AuditReader, Store, StoreRefused
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,25 +40,25 @@ class UnknownBackend(Exception):
     """`store.backend` names no backend of the table."""
 
 
-class MissingLibrary(Exception):
+class MissingLibrary(StoreRefused):
     """The backend needs a package that is not installed."""
 
 
 def build_store(backend: str, data: Path, shared: SharedPlace | None = None) -> Store:
     """`shared` says where a store is that replicas share."""
     chosen = _backend(backend)
-    store: Store = _load(chosen.store)(shared if chosen.is_shared else data)
+    store: Store = load_class(chosen.store)(shared if chosen.is_shared else data)
     return store
 
 
 def build_audit(backend: str, data: Path) -> AuditLog:
-    audit: AuditLog = _load(_backend(backend).audit)(data)
+    audit: AuditLog = load_class(_backend(backend).audit)(data)
     return audit
 
 
 def build_audit_reader(backend: str, data: Path) -> AuditReader:
     """Changes nothing in the data folder, whether a node runs on it or not."""
-    reader: AuditReader = _load(_backend(backend).audit_reader)(data)
+    reader: AuditReader = load_class(_backend(backend).audit_reader)(data)
     return reader
 
 
@@ -68,7 +68,8 @@ def _backend(name: str) -> Backend:
     return BACKENDS[name]
 
 
-def _load(reference: str) -> Any:
+def load_class(reference: str) -> Any:
+    """Raises MissingLibrary."""
     module, _, name = reference.partition(":")
     try:
         return getattr(import_module(module), name)

@@ -59,6 +59,7 @@ def make_operations(
         clock=stores.clock,
         aggregator_id=stores.identity.aggregator_id,
         recorder=stores.recorder,
+        replicas=stores.replicas,
         links=link_operations,
         budgets=calls.budgets,
         catalog=calls.catalog,

@@ -13,6 +13,7 @@ from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.base.replicas import Changes, Replicas
 from interlock.runtime.base.retention import Retention
 from interlock.runtime.base.store_backends import build_audit, build_store
+from interlock.runtime.credentials.shared_store import build_shared_store, maybe_tree_store
 from interlock.store.ports import AuditLog, Store
 from interlock.store.tokens import TokenTable
 
@@ -36,7 +37,7 @@ class StoreParts(msgspec.Struct, frozen=True, kw_only=True):
 
 async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
     """Before a node is made: replicas that share a store are one aggregator. Raises StoreError."""
-    store = build_store(plan.store.backend, plan.data)
+    store = build_shared_store(plan, plan.data, clock)
     if store.replication is None:
         return
     try:
@@ -47,7 +48,7 @@ async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
 
 
 def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
-    store = build_store(plan.store.backend, plan.data)
+    store = build_shared_store(plan, plan.data, clock)
     local = store if store.replication is None else build_store("sqlite", plan.data)
     replicas = Replicas(store, clock)
     audit = build_audit(plan.store.backend, plan.data)
@@ -61,7 +62,7 @@ def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
         local=local,
         replicas=replicas,
         changes=Changes(replicas),
-        shared=build_store(plan.store.backend, plan.store.shared) if plan.store.shared is not None else None,
+        shared=maybe_tree_store(plan, clock),
         audit=audit,
         recorder=recorder,
         refusals=Refusals(recorder, clock),

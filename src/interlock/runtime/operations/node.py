@@ -34,6 +34,7 @@ from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.replicas import Replicas
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.calls.caller import VIA_AX, principal_for, view_key
 from interlock.runtime.catalog.catalog import Catalog
@@ -57,6 +58,7 @@ class NodeOperations:
         clock: Clock,
         aggregator_id: str,
         recorder: Recorder,
+        replicas: Replicas,
         links: LinkOperations,
         budgets: Budgets,
         catalog: Catalog,
@@ -85,6 +87,7 @@ class NodeOperations:
         self._started_wall = clock.wall()
         self._aggregator_id = aggregator_id
         self._recorder = recorder
+        self._replicas = replicas
         self._links = links
         self._budgets = budgets
         self._catalog = catalog
@@ -121,6 +124,7 @@ class NodeOperations:
                 aggregator_id=self._aggregator_id,
                 tree=plan.ax.tree,
                 audit_trouble=self._recorder.trouble,
+                store_trouble=self._store_trouble(),
                 require_proof=plan.ax.require_proof,
             ),
             configuration=self._reload(),
@@ -159,6 +163,12 @@ class NodeOperations:
                 blocked=len(self._safety.blocks.all()),
             ),
         )
+
+    def _store_trouble(self) -> str | None:
+        replication = self._replicas.replication
+        if replication is None or replication.is_reachable:
+            return None
+        return f"the store on NATS does not answer: {', '.join(self._current.plan.store.nats_url)}"
 
     def _with_unoffered(self, parent: Parent) -> Parent:
         """With the tools that this node does not offer there: the parent is told the same numbers."""

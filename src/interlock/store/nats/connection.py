@@ -10,6 +10,7 @@ A server that does not answer in time counts as lost too, so that one hung serve
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import secrets
 import ssl
@@ -267,7 +268,7 @@ class Connection:
         errors: list[str] = []
 
         async def on_error(error: Exception) -> None:
-            errors.append(str(error))
+            errors.append(_words(error))
             if "permissions violation" in str(error).lower():
                 self._denied = str(error).removeprefix("nats: ")
 
@@ -354,7 +355,7 @@ class Connection:
             )
         if isinstance(failed, ssl.SSLError):
             return StoreRefused(f"The NATS server at {address(url)} is not trusted: {failed}.")
-        reason = next((one for one in (*errors, str(failed)) if one), "it is silent")
+        reason = next((one for one in (*errors, _words(failed)) if one), "it is silent")
         return Unavailable(f"No NATS server answers at {address(url)} ({reason}). Start it, or correct store.nats_url.")
 
 
@@ -370,6 +371,10 @@ class _Client(Client):
         if self._is_tls and not self._server_info.get("tls_required"):
             raise NatsError("the server offers no TLS")
         return super()._connect_command()
+
+
+def _words(error: BaseException) -> str:
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
 
 
 async def _close(client: Client) -> None:

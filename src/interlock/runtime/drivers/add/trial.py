@@ -69,7 +69,7 @@ class TrialRunner:
         self.plan = plan
         self._anew = anew
         self.clock = SystemClock()
-        self.store = build_store(plan.store.backend, plan.data)
+        self.store = build_store("sqlite", plan.data)
         self._credentials = CredentialService(plan.data, self.clock, plan.node.name, Addresses(plan.node))
         self._audit = build_audit(plan.store.backend, plan.data)
         self._recorder = Recorder(self._audit)

@@ -15,7 +15,8 @@ from interlock.config.plan import Plan
 from interlock.operator_api.access import IssuedToken, RevokedTokens
 from interlock.runtime.access.tokens import TokenRegistry, issued_token
 from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.store_backends import build_audit_reader, build_store
+from interlock.runtime.base.store_backends import build_audit_reader
+from interlock.runtime.credentials.shared_store import build_shared_store
 from interlock.store.audit_chain import ChainedRecord, Verdict
 from interlock.store.ports import AuditReader, StoreError
 from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenTable
@@ -52,7 +53,7 @@ class StoredTokens:
 
     def _with_book(self, job: Callable[[TokenRegistry], Awaitable[object]]) -> Answer:
         async def with_book() -> Answer:
-            store = build_store(self._plan.store.backend, self._folder)
+            store = build_shared_store(self._plan, self._folder)
             try:
                 await store.open()
                 book = TokenRegistry(TokenTable(store.kv), SystemClock(), self._plan.access, self._plan.auth.token_days)

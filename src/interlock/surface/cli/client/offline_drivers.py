@@ -11,6 +11,7 @@ from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.base.operator_errors import Refused as NodeRefused
 from interlock.runtime.base.store_backends import build_audit, build_store
+from interlock.runtime.credentials.shared_store import build_shared_store
 from interlock.runtime.drivers.registry.operations import DriverService
 from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.workspace.host_facts import this_machine
@@ -42,12 +43,21 @@ class StoredDrivers:
     def remove(self, name: str, *, forget: bool) -> Answer:
         return self._with_service(lambda drivers: drivers.remove(name, BY, forget=forget))
 
+    async def _has_approvers(self, now: float) -> bool:
+        """Replicas of the node share them."""
+        shared = build_shared_store(self._plan, self._folder)
+        try:
+            await shared.open()
+            return bool(await shared.kv.entries(APPROVERS, now))
+        finally:
+            await shared.close()
+
     def _with_service(
         self, job: Callable[[DriverService], Awaitable[object]], *, needs_no_approver: bool = False
     ) -> Answer:
         async def with_service() -> Answer:
             clock = SystemClock()
-            store = build_store(self._plan.store.backend, self._folder)
+            store = build_store("sqlite", self._folder)
             audit = build_audit(self._plan.store.backend, self._folder)
 
             async def record(line: bytes) -> None:
@@ -56,7 +66,7 @@ class StoredDrivers:
 
             try:
                 await store.open()
-                if needs_no_approver and await store.kv.entries(APPROVERS, clock.wall()):
+                if needs_no_approver and await self._has_approvers(clock.wall()):
                     raise NodeRefused("proof_required", "an approver signs for this at a running node")
                 memory = Memory(store.kv, clock)
                 await memory.open()

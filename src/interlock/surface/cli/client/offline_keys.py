@@ -8,7 +8,7 @@ from interlock.config.plan import Plan
 from interlock.operator_api.access import RevokedKeys
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.start_errors import CannotStart
-from interlock.runtime.base.store_backends import build_store
+from interlock.runtime.credentials.shared_store import build_shared_store
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.approval_proofs import ProofVerifier
 from interlock.surface.cli.client.offline import run_stored
@@ -20,7 +20,7 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
     """`ref` is the name of an anchor or the thumbprint of a key."""
 
     async def revoke() -> Answer:
-        store = build_store(plan.store.backend, folder)
+        store = build_shared_store(plan, folder)
         anchors = Anchors(plan.anchors, SystemClock())
         try:
             anchors.load()

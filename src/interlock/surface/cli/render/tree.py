@@ -88,6 +88,9 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     if node.audit_trouble:
         trouble = f"the audit log cannot be written: {one_line(node.audit_trouble)}"
         lines += [Text(line, style="red") for line in _wrapped_lines(trouble, width)]
+    if node.store_trouble:
+        trouble = f"{one_line(node.store_trouble)}; what needs it is refused"
+        lines += [Text(line, style="red") for line in _wrapped_lines(trouble, width)]
     if node.require_proof == "never":
         trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
         lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]

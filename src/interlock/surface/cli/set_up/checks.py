@@ -1,9 +1,11 @@
 """The set-up of a node as a whole: one table of checks, each of which returns what is wrong and how it is mended.
 
-Nothing is changed, started or sent elsewhere. A check looks at the configuration, at this machine and, where a node
-runs, at what the node says of itself; one that cannot look returns nothing.
+Nothing is changed or started, and nothing is sent elsewhere but a greeting to the servers of a store on NATS. A check
+looks at the configuration, at this machine and, where a node runs, at what the node says of itself; one that cannot
+look returns nothing.
 """
 
+import asyncio
 import errno
 import os
 import re
@@ -375,10 +377,23 @@ def _records(set_up: SetUp) -> Found:
         return
     if set_up.status.node.audit_trouble:
         yield f"the audit log cannot be written: {set_up.status.node.audit_trouble}", "make room on the disk", None
+    if set_up.status.node.store_trouble:
+        yield set_up.status.node.store_trouble, "start the NATS server, and look at what lies between", None
     for channel, trouble in set_up.status.approvals.channels.items():
         yield f"operators are not told by {channel}: {trouble}", f"correct approvals.{channel}", None
     if blocked := set_up.status.safety.blocked:
         yield f"agents are blocked: {blocked}", "look why, and unblock them", "interlock agents list"
+
+
+def _store(set_up: SetUp) -> Found:
+    """The store that replicas share, tried from here. A running node says itself how it fares."""
+    if set_up.status is not None or set_up.loaded is None or set_up.plan.store.backend != "nats":
+        return
+    from interlock.runtime.credentials.shared_store import maybe_trouble
+
+    trouble = asyncio.run(maybe_trouble(set_up.plan, set_up.data))
+    if trouble is not None:
+        yield trouble, "until then the node does not start", None
 
 
 CHECKS: Final[dict[str, Callable[[SetUp], Found]]] = {
@@ -387,6 +402,7 @@ CHECKS: Final[dict[str, Callable[[SetUp], Found]]] = {
     "permission": _permissions,
     "runtime": _runtimes,
     "sandbox": _sandbox,
+    "store": _store,
     "server": _servers,
     "driver": _drivers,
     "parent": _parents,

@@ -35,6 +35,9 @@ def _find_missing(loaded: Loaded) -> Iterator[Problem]:
         at, path = loaded.written.get(("node", key)), getattr(plan.node, key)
         if at is not None and path is not None and not path.is_file():
             yield at.problem(f"there is no file {path}", "the node cannot start without it")
+    at = loaded.written.get(("store", "nats_ca_file"))
+    if at is not None and plan.store.nats_ca_file is not None and not plan.store.nats_ca_file.is_file():
+        yield at.problem(f"there is no file {plan.store.nats_ca_file}", "the node cannot start without it")
     yield from _files(loaded)
     at = loaded.written.get(("", "workspace"))
     if at is not None and not plan.workspace.is_dir():
@@ -66,8 +69,9 @@ def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> It
 
 
 def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
-    """Named by a server and not in the store."""
-    wanted = {server.segment: _secrets_of(server) for server in loaded.plan.servers}
+    """Named by a server, or for the store on NATS, and not in the store of secrets."""
+    wanted = {("servers", server.segment): _secrets_of(server) for server in loaded.plan.servers}
+    wanted["store", "nats_secret"] = _slugs(loaded.plan.store.nats_secret or "")
     if not any(wanted.values()):
         return
     from interlock.store.ports import StoreError
@@ -78,8 +82,8 @@ def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
     except StoreError as refused:
         yield Problem(message=str(refused))
         return
-    for segment, slugs in wanted.items():
-        at = loaded.written.get(("servers", segment))
+    for key, slugs in wanted.items():
+        at = loaded.written.get(key)
         if at is None:
             continue
         for slug in sorted(slugs - known):
@@ -92,6 +96,10 @@ def _secrets_of(server: ServerPlan) -> frozenset[str]:
         texts = [*reach.env.values()]
     else:
         texts = [*reach.headers.values(), (reach.auth.client_secret or "") if reach.auth is not None else ""]
+    return _slugs(*texts)
+
+
+def _slugs(*texts: str) -> frozenset[str]:
     return frozenset(secret_slug(found[1]) for text in texts for found in SECRET_REFERENCE.finditer(text))
 
 

@@ -27,6 +27,7 @@ function health(status) {
   const bad = status.links.filter((one) => needsAttention(one.state));
   const total = status.links.length;
   if (status.node.audit_trouble) return h("p", { class: "error", role: "alert" }, "The audit log cannot be written: " + status.node.audit_trouble);
+  if (status.node.store_trouble) return h("p", { class: "error", role: "alert" }, status.node.store_trouble + ". What needs it is refused.");
   if (status.configuration?.problem) return h("p", { class: "error", role: "alert" }, "The newest configuration is not in effect: " + status.configuration.problem);
   if (total === 0) return h("p", { class: "lead" }, "The node runs, and has no servers yet.");
   return h("p", { class: "lead" }, bad.length === 0
