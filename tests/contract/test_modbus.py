@@ -1,9 +1,12 @@
 """Modbus through pymodbus to its own server: TCP and RTU, several units, answers that do not come."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+from pymodbus.framer import FramerRTU
 from pymodbus.pdu.register_message import WriteSingleRegisterResponse
 from tests.contract.device_owner import Owner
 from tests.plc import BUSY, COUNTER, LEVEL, TEMPERATURE, Plc, SerialPair
@@ -171,3 +174,88 @@ async def test_a_plc_that_goes_away_is_lost_for_all_its_units_and_can_be_opened_
 async def test_a_serial_line_that_is_not_there_says_so() -> None:
     with pytest.raises(TransportFailed, match="/dev/nowhere"):
         await made(Owner(), Connections(), transport="modbus_rtu", port="/dev/nowhere").open()
+
+
+class SlowUnit:
+    """A unit on a serial line whose answers come when the test lets them."""
+
+    def __init__(self, path: str, *, has_echo: bool) -> None:
+        self.asked: list[bytes] = []
+        self.held: list[bytes] = []
+        self.is_holding = True
+        self._has_echo = has_echo
+        self._file = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        asyncio.get_running_loop().add_reader(self._file, self._read)
+
+    def _read(self) -> None:
+        request = os.read(self._file, 256)[:-2]
+        self.asked.append(request[1:])
+        function, address = request[1], request[3]
+        if function == 8:
+            answer = request if self._has_echo else bytes((request[0], 0x88, 1))
+        else:
+            answer = bytes((request[0], function, 2, 0, address))  # a register says its own address
+        self.held.append(answer + FramerRTU.compute_CRC(answer).to_bytes(2, "big"))
+        if not self.is_holding:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Everything, one after the other, as a unit does."""
+        self.is_holding = False
+        while self.held:
+            os.write(self._file, self.held.pop(0))
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._file)
+        os.close(self._file)
+
+
+@pytest.mark.parametrize("has_echo", [True, False], ids=["echo", "exception"])
+async def test_an_answer_later_than_any_time_is_never_that_of_another_register(has_echo: bool) -> None:
+    """On a serial line an answer has no number. It comes after the rest, while the next request is under way."""
+    owner = Owner()
+    with SerialPair() as line, contextlib.closing(SlowUnit(line.paths[1], has_echo=has_echo)) as unit:
+        plc = made(owner, Connections(), transport="modbus_rtu", port=line.paths[0], unit=1, timeout_ms=200)
+        await plc.open()
+        try:
+            plc.send(bytes.fromhex("0001 05 03 0007 0001"))
+            await until(lambda: plc.discarded == {"no_answer": 1})
+            await asyncio.sleep(0.15)  # longer than it rests
+            plc.send(bytes.fromhex("0002 05 03 0009 0001"))
+            await until(lambda: len(unit.asked) == 2)
+            unit.let_go()  # the answer of register 7, and what was asked since
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(owner.next_message(), 0.3)
+            number = 2
+            while not owner.messages:  # what comes of it, at the latest when it is asked again
+                number += 1
+                plc.send(bytes((0, number)) + bytes.fromhex("05 03 0009 0001"))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(owner.next_message(), 0.3)
+                assert number < 6
+            assert [message[2:] for message in owner.messages] == [bytes.fromhex("04 03 02 0009")]
+            assert any(asked[0] == 8 for asked in unit.asked)
+        finally:
+            await plc.close()
+
+
+async def test_a_unit_that_never_echoes_is_asked_nothing_else() -> None:
+    owner = Owner()
+    with SerialPair() as line, contextlib.closing(SlowUnit(line.paths[1], has_echo=True)) as unit:
+        plc = made(owner, Connections(), transport="modbus_rtu", port=line.paths[0], unit=1, timeout_ms=100)
+        await plc.open()
+        try:
+            for number in range(1, 4):
+                plc.send(bytes((0, number)) + bytes.fromhex("05 03 0007 0001"))
+                await until(lambda number=number: plc.discarded == {"no_answer": number})
+                await asyncio.sleep(0.06)
+            assert [asked[0] for asked in unit.asked] == [3, 8, 8]
+            assert owner.messages == []
+        finally:
+            await plc.close()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110  # neither end tells of it
+            await asyncio.sleep(0.005)

@@ -2,12 +2,15 @@
 
 Units of one address or line share it, with one request in flight. A message whose requests have no turn, or not all
 their answers, in its time is given up in silence: its sender knows that time, and nothing is sent after it. On a serial
-line answers have no number, so that a unit whose answer did not come rests until one and a half times that time after
-the request: a late one must not be taken for the next.
+line answers have no number, and a late one must not be taken for the next: a unit whose answer did not come rests until
+one and a half times that time after the request, and is then asked to echo two random bytes. Units answer in the order
+in which they are asked, so that after the echo, or the exception of a unit that has none, nothing late can come. Until
+then it is asked nothing else.
 """
 
 import asyncio
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Callable
 
@@ -22,7 +25,9 @@ from interlock.protocol.devices.modbus_codec import EXCEPTION, is_answer, split_
 
 PORT = 502
 CONNECT_S = 5.0
+DRAIN_S = 0.05  # for what was asked before to arrive and be dropped
 REST = 1.5  # times the time of a message: how long after a request a late answer may come
+ECHO = b"\x08\0\0"  # diagnostics, return query data
 PARITIES = {"none": "N", "even": "E", "odd": "O"}
 _REQUESTS = DecodePDU(True)
 
@@ -105,7 +110,7 @@ class ModbusLine:
         self._link = link
         self._client: AsyncModbusTcpClient | AsyncModbusSerialClient | None = None
         self._turn = asyncio.Lock()
-        self._rests: dict[int, float] = {}  # by unit: until when a late answer of it may come
+        self._rests: dict[int, float] = {}  # by unit of which a late answer may come: until when it is not asked
         self._on_traffic: Callable[[bool, bytes], None] | None = None
 
     async def open(self) -> None:
@@ -136,6 +141,8 @@ class ModbusLine:
             async with asyncio.timeout_at(ends):
                 await self._take_turn(unit)
                 try:
+                    if unit in self._rests and self._link.echo and not await self._has_echoed(unit, ends, on_traffic):
+                        return None
                     response = await self._response(pdu, ends, rest_s, on_traffic)
                 finally:
                     self._turn.release()
@@ -159,6 +166,22 @@ class ModbusLine:
             self._turn.release()
             await asyncio.sleep(rest_s)
 
+    async def _has_echoed(self, unit: int, ends: float, on_traffic: Callable[[bool, bytes], None]) -> bool:
+        """Whatever else it says meanwhile is late. Raises TimeoutError of the caller's time."""
+        while True:
+            wanted = ECHO + secrets.token_bytes(2)
+            pdu = _REQUESTS.decode(wanted)
+            if pdu is None:
+                return False
+            pdu.dev_id = unit
+            response = await self._response(pdu, ends, 0.0, on_traffic)
+            if response is None:
+                return False
+            answered = bytes((response.function_code,)) + bytes(response.encode())
+            if answered == wanted or answered[0] == ECHO[0] | EXCEPTION:
+                return True
+            await asyncio.sleep(DRAIN_S)  # the echo itself is still to come
+
     async def _response(
         self, pdu: ModbusPDU, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
     ) -> ModbusPDU | None:
@@ -167,7 +190,7 @@ class ModbusLine:
         if client is None or self.is_lost or begun >= ends:
             return None
         self._on_traffic = on_traffic
-        if self._link.transport == "modbus_rtu":
+        if self._link.transport == "modbus_rtu" and rest_s:
             self._rests[pdu.dev_id] = begun + rest_s  # before another has the turn
         try:
             response: ModbusPDU = await client.execute(False, pdu)

@@ -135,6 +135,8 @@ class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     topic: str | None = None  # the <link> of mcpax/<link>/down; None: the segment
     # modbus
     unit: Annotated[int, msgspec.Meta(ge=0, le=247)] = 1
+    # modbus_rtu
+    echo: bool = True  # after a lost answer the unit is asked to echo (function 8), which tells a late one apart
 
 
 class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

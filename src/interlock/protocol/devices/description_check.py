@@ -58,7 +58,7 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "can_cbor": (*_CBOR, "interface", "channel", "rx_id", "tx_id"),
     "mqtt_json": ("host", "tcp_port", "username", "password", "tls", "topic", "allow_values"),
     "modbus_tcp": ("host", "tcp_port", "unit"),
-    "modbus_rtu": (*_LINE, "unit"),
+    "modbus_rtu": (*_LINE, "unit", "echo"),
 }
 _NEEDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {  # with an example of each
     "uart_cbor": (("port", '"/dev/ttyUSB0"'),),

@@ -106,7 +106,9 @@ def is_answer(request: bytes, answer: bytes) -> bool:
         return answer[0] == function | EXCEPTION
     if function in (WRITE_COIL, WRITE_WORD, WRITE_WORDS):
         return answer == request[:5]
-    return answer[0] == function
+    count = int.from_bytes(request[3:5], "big")
+    size = (count + 7) // 8 if function in (READ["coil"], READ["discrete"]) else 2 * count
+    return answer[0] == function and len(answer) == 2 + size and answer[1] == size
 
 
 def word_count(register: Register) -> int:
