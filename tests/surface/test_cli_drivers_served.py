@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 import time
+import urllib.request
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -402,6 +404,10 @@ def test_the_server_of_a_driver_has_one_name_wherever_a_person_looks(signed_for:
     head, *rest = signed_for.inline("approvals", "show", asked["id"]).lines
     assert head == "first  pending"
     assert "  signed as    drivers.first-mcp@1" in rest
+    page = _page(asked["url"], signed_for.inline("access", "token", "--for", "operator", "--name", "me", "--json"))
+    assert "<h1>Trust first?</h1>" in page
+    assert "If you agree, its server is installed and started" in page
+    assert "<tr><th>Server<td>first</tr><tr><th>Signed as<td>drivers.first-mcp@1</tr>" in page
     done = signed_for.inline("approve", asked["id"], "--yes", "--key", "ada", INTERLOCK_PASSPHRASE="correct horse")
     assert done.lines[-1] == "done: first is trusted", done.err
     until(lambda: signed_for.states() == {"first-mcp": "ready"})
@@ -415,6 +421,14 @@ def test_the_server_of_a_driver_has_one_name_wherever_a_person_looks(signed_for:
     for out in looked:
         assert "first" in out or out is looked[-1]
         assert "first-mcp@1" not in out
+
+
+def _page(url: str, issued: Any) -> str:
+    """As a browser without a session gets it: any name, and an operator's token as the password."""
+    word = b64encode(f"me:{issued.json['token']}".encode()).decode()
+    request = urllib.request.Request(url, headers={"authorization": f"Basic {word}", "accept": "text/html"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 def test_a_running_node_does_not_call_a_driver_untrusted_that_is_just_being_added(served: Served) -> None:

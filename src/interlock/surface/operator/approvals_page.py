@@ -122,6 +122,8 @@ def _heading(one: Approval) -> str:
 
 
 def _effect(one: Approval) -> str:
+    if one.source == "drivers":
+        return '<p class="effect">If you agree, its server is installed and started, until a file of it changes.</p>'
     if one.kind == "definition":
         return ""
     if one.kind in AGENT_EFFECTS:
@@ -171,13 +173,16 @@ def _after(one: Approval) -> str:
     return f'<div class="box">{words}</div>' if words else ""
 
 
+_SUBJECTS: Final = {"drivers": "Server", "enrolment": "Approver", "request": "Name", "configuration": "Subject"}
+
+
 def _facts(one: Approval) -> str:
     facts = [
         ("Asked by", one.requested_by),
         ("Participant" if one.kind == "proposal" else "Agent", one.agent),
         ("Room", one.room),
         ("Target", one.target if one.kind == "proposal" else None),
-        ("Server" if one.source == "drivers" else "Tool", one.name),
+        (_SUBJECTS.get(one.source if one.source == "drivers" else one.kind, "Tool"), one.name),
         ("Signed as", one.tool if one.tool != one.name else None),
         ("Route", " / ".join(one.route)),
         ("Capability" if CLASSIFIED in one.factors else "The server says", _capability(one.capability)),
@@ -196,19 +201,19 @@ def _decide(one: Approval, *, is_session: bool) -> str:
     own = '<input type="hidden" name="session_key">' if is_session else ""
     action = f"/approvals/{quote(one.id, safe='')}"
     deny = (
-        f'<form method="post" action="{action}">{own}'
-        f'<button name="decision" value="deny">Deny</button>{_RETURN if one.kind == "request" else ""}'
-        '<label>Reason, told to the caller<br><input name="reason" maxlength="1000"></label></form>'
+        f'<div class="buttons"><form method="post" action="{action}">{own}'
+        '<label>Reason, told to the caller<br><input name="reason" maxlength="1000"></label>'
+        f'<button name="decision" value="deny">Deny</button>{_RETURN if one.kind == "request" else ""}</form></div>'
     )
     if one.status == "approved":
-        return f'<section class="box"><h2>Changed your mind?</h2><div class="buttons">{deny}</div></section>'
+        return f'<section class="box"><h2>Changed your mind?</h2>{deny}</section>'
     choice = _choice(one.answers) + (_AGAIN if shown(one).is_folded else "")
     if one.requires == "role":
         approve = (
             f'<form method="post" action="{action}">{own}<input type="hidden" name="decision" value="approve">{choice}'
             '<button class="go">Approve</button></form>'
         )
-        return f'<section class="box"><h2>Decide</h2><div class="buttons">{approve}{deny}</div></section>'
+        return f'<section class="box"><h2>Decide</h2><div class="buttons">{approve}</div>{deny}</section>'
     passkey_origin = one.passkey_origin
     approve, hint = "", ""
     if passkey_origin:
@@ -225,9 +230,9 @@ def _decide(one: Approval, *, is_session: bool) -> str:
         )
     is_signed_elsewhere = bool(one.approvers) and not passkey_origin and not one.signing_keys
     return (
-        f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}{deny}</div>'
-        f'<p class="told" id="told" role="status"></p>{_standing(one)}{_edit(one)}'
-        f"{_by_key(one, action, own + choice)}"
+        f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}</div>'
+        f'{_by_key(one, action, own + choice)}<p class="told" id="told" role="status"></p>'
+        f"{deny}{_standing(one)}{_edit(one)}"
         f"{_other_ways(one, action, own + choice, shown=is_signed_elsewhere)}</section>"
     )
 

@@ -177,7 +177,7 @@ def _cells(link: Link, era: str) -> list[Text]:
     return [
         Text(one_line(link.segment), style="bold"),
         Text(one_line(link.state), style=_STYLES.get(link.state, "")),
-        Text(count(link.tools, "tool") if link.contracts is None else count(link.contracts, "contract")),
+        Text(count(link.tools if link.contracts is None else link.contracts, "tool")),
         Text(_reach(link), style="dim"),
         Text(era, style="dim"),
         Text(latency(link.latency_ms) if link.latency_ms is not None else "", style="dim"),

@@ -72,7 +72,7 @@ function details(link) {
       ["Driver", link.driver], ["Kind", link.kind + ", " + link.transport + (link.era ? ", " + link.era : "")], ["Calls", count(link.calls, "call") + ", " + link.errors + " failed" + (link.in_flight ? ", " + link.in_flight + " under way" : "")],
       ["Median", link.latency_ms ? link.latency_ms + " ms" : ""], ["Restarts", link.restarts ? String(link.restarts) : ""], ["Process", link.pid ? String(link.pid) : ""],
       ["Sandbox", link.sandbox === null ? "" : link.sandbox ? "yes" : "no"], ["Registered by", link.registration?.principal],
-      ["Device", link.device && "profile " + link.device.profile + (link.device.seen ? ", last seen " + when(link.device.seen) : ", never seen") + (link.device.unplugged ? ", gone " + count(link.device.unplugged, "time") : "")],
+      ["Device", link.device && ["profile " + link.device.profile, link.device.seen ? [", last seen ", when(link.device.seen)] : ", never seen", link.device.unplugged ? ", gone " + count(link.device.unplugged, "time") : ""]],
       ["Messages", link.device && link.device.sent + " sent, " + link.device.received + " received, " + link.device.retries + " repeated"],
       ["Dropped", link.device && Object.entries(link.device.discarded).map(([why, times]) => times + " " + line(why)).join(", ")],
       ["Processes of callers", link.own.length ? String(link.own.length) : ""]]),
