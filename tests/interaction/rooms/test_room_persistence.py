@@ -33,7 +33,7 @@ KILLS = int(os.environ.get("ROOM_KILLS", "3"))
 SENT = 200
 
 
-@pytest.mark.req("X-4-4")
+@pytest.mark.req("X-4-4", "X-10.1-2")
 async def test_killed_in_mid_fan_out_each_stored_envelope_arrives_once_by_sequence(tmp_path: Path) -> None:
     last, heard_ever, secret = 0, {}, ""
     for round in range(KILLS):
