@@ -27,10 +27,10 @@ from interlock.runtime.fronts.own_address import OwnAddress, own_address
 from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.fronts.rooms.endpoint import RoomsEndpoint
 from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
-from interlock.runtime.fronts.user_socket import UserApp, UserProtocol
 from interlock.runtime.node.front_parts import LineFronts
 from interlock.runtime.node.listen import EndpointServer
 from interlock.runtime.node.sockets import Sockets
+from interlock.runtime.node.user_socket import UserApp, UserProtocol
 from interlock.runtime.operations.operations import Operations
 
 if TYPE_CHECKING:

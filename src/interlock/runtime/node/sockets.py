@@ -51,7 +51,7 @@ class Sockets:
                     raise OSError(errno.EADDRINUSE, f"{self._ax_path}: another program listens there")
                 if self._ax_path.is_socket():
                     self._ax_path.unlink()
-                # Whoever may enter its folder may connect: who it is, is told by the kernel (AX-4.2-10).
+                # Everyone who may enter its folder may connect: the kernel tells who it is (AX-4.2-10).
                 self.subservers = opened.enter_context(_bound_file(self._ax_path, 0o666))
             self._opened = opened.pop_all()
         scheme = "https" if self._plan.tls_cert is not None else "http"
