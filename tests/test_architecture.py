@@ -71,6 +71,7 @@ ORDER = [
     "runtime.names",
     *("runtime.dispatch.checks", "runtime.dispatch"),
     *("runtime.audience", "runtime.ax", "runtime.aql", "runtime.rooms", "runtime.fronts"),
+    "runtime.fronts.ax",
     "runtime.fronts.rooms",
     "runtime.fronts.names",
     "runtime.parents",

@@ -16,7 +16,7 @@ from interlock.net.message_pipe import MessagePipe
 from interlock.net.websocket.accept import AcceptedPipe
 from interlock.net.websocket.dial import dial
 from interlock.protocol.jsonrpc.oversized import Oversized
-from interlock.runtime.fronts.ax import UPGRADED
+from interlock.runtime.fronts.http_protocol import UPGRADED
 from interlock.runtime.fronts.sockets import AxSocket
 
 MAX_BYTES = 200_000

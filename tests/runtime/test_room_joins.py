@@ -11,7 +11,7 @@ from inboxes import Hands, desk_at
 from interlock.config.plan import Plan, RoomPlan
 from interlock.protocol.rooms.participants import Privilege
 from interlock.runtime.base.replicas import Replicas
-from interlock.runtime.fronts.ax import UPGRADED
+from interlock.runtime.fronts.http_protocol import UPGRADED
 from interlock.runtime.fronts.rooms.endpoint import RoomCaller, RoomsEndpoint
 from interlock.runtime.rooms.proposals import Proposals
 from interlock.runtime.rooms.rooms import Rooms

@@ -11,7 +11,7 @@ from tests.interaction.rude import ask, request
 
 from interlock.config.plan import AuthPlan, AxPlan
 from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX
-from interlock.runtime.fronts.ax import AxEndpoint
+from interlock.runtime.fronts.ax.endpoint import AxEndpoint
 
 BEAT = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "mcpax/heartbeat", "params": {"session_id": "x"}}).encode()
 JSON = {"content-type": "application/json"}

@@ -117,7 +117,7 @@ async def test_a_user_that_access_does_not_name_is_refused(tmp_path: Path) -> No
 async def test_another_user_is_another_principal(tmp_path: Path) -> None:
     place = Path(tempfile.mkdtemp())  # which others may enter, unlike those of tests
     place.chmod(0o755)
-    with running_node(tmp_path, {}, f'[ax]\nsocket = "{place / "ax.sock"}"\n{ACCESS}') as node:
+    with running_node(tmp_path, {}, f'[ax]\nsocket = "{place / "ax.sock"}"\n{ACCESS}'):
 
         async def status(uid: int) -> str:
             command = [sys.executable, "-c", TRY.format(uid=uid), str(place / "ax.sock")]

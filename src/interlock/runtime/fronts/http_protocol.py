@@ -21,6 +21,7 @@ from interlock.runtime.fronts.http_connection import HEADERS_TOO_LARGE, NO_HEAD,
 from interlock.runtime.fronts.trusted_proxies import TrustedProxies
 
 KNOWN_HEADS_MAX: Final = 1024  # about 2.5 KB each; those of clients that have gone stay until others need the room
+UPGRADED: Final = "interlock.upgraded"  # where the ASGI scope has the connection itself, an AxSocket
 EARLY_FRAMES_MAX: Final = 64 * 1024  # behind an upgrade that is not answered yet
 HEARTBEAT_S: Final = 15.0  # a comment on quiet streams, so that proxies keep them and the dead are found
 OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")

@@ -16,7 +16,8 @@ from interlock.runtime.access.tokens import Operator, TokenRegistry, credential_
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.base.tls import listener_options
 from interlock.runtime.credentials.service import CredentialService
-from interlock.runtime.fronts.ax import AxEndpoint
+from interlock.runtime.fronts.ax.endpoint import AxEndpoint
+from interlock.runtime.fronts.ax.user_socket import UserApp, UserProtocol
 from interlock.runtime.fronts.connections import Connection, Connections
 from interlock.runtime.fronts.exchange import Head
 from interlock.runtime.fronts.health import public_app
@@ -30,7 +31,6 @@ from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
 from interlock.runtime.node.front_parts import LineFronts
 from interlock.runtime.node.listen import EndpointServer
 from interlock.runtime.node.sockets import Sockets
-from interlock.runtime.node.user_socket import UserApp, UserProtocol
 from interlock.runtime.operations.operations import Operations
 
 if TYPE_CHECKING:

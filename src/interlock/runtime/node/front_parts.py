@@ -15,7 +15,7 @@ from interlock.runtime.calls.caller import Caller, Principal, principal_for
 from interlock.runtime.devices.on_behalf import OnBehalf
 from interlock.runtime.dispatch.client_notifications import ClientNotifications
 from interlock.runtime.dispatch.task_methods import TaskMethods
-from interlock.runtime.fronts.ax import AxEndpoint
+from interlock.runtime.fronts.ax.endpoint import AxEndpoint
 from interlock.runtime.fronts.legacy import LegacyFront
 from interlock.runtime.fronts.lists import ListCache
 from interlock.runtime.fronts.modern import ModernFront

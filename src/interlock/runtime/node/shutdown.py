@@ -10,7 +10,7 @@ from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.dispatch.dispatch import Dispatch
-from interlock.runtime.fronts.ax import AxEndpoint
+from interlock.runtime.fronts.ax.endpoint import AxEndpoint
 from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.node.endpoints import DRAIN_S, Endpoints
 from interlock.runtime.parents.service import ParentService

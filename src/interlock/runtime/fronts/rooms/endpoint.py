@@ -34,8 +34,8 @@ from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.access.tokens import TokenRegistry
 from interlock.runtime.base.clock import Clock, rfc3339, rfc3339_ms
 from interlock.runtime.base.refusal_log import Refusals
-from interlock.runtime.fronts.ax import UPGRADED
 from interlock.runtime.fronts.exchange import Head
+from interlock.runtime.fronts.http_protocol import UPGRADED
 from interlock.runtime.fronts.public import PROXY_HEADERS, Bearers
 from interlock.runtime.fronts.request_head import HeadInspector
 from interlock.runtime.fronts.trusted_proxies import address_of, source_of

@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import Any, Final
 
-from interlock.runtime.fronts.ax import PATH, AxEndpoint, Receive, Scope, Send
+from interlock.runtime.fronts.ax.endpoint import PATH, AxEndpoint, Receive, Scope, Send
 from interlock.runtime.fronts.http_protocol import McpProtocol
 
 UID: Final = "uid"  # where the state of a connection has its user

@@ -32,6 +32,7 @@ from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.calls.call import internal
 from interlock.runtime.fronts.exchange import Head
+from interlock.runtime.fronts.http_protocol import UPGRADED
 from interlock.runtime.fronts.public import PROXY_HEADERS
 from interlock.runtime.fronts.request_head import HeadInspector
 from interlock.runtime.fronts.trusted_proxies import TrustedProxies, address_of
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlock.ax")
 
 PATH: Final = "/ax"
-UPGRADED: Final = "interlock.upgraded"  # where the ASGI scope has the connection itself, an AxSocket
 METHOD_CHARS_MAX: Final = 20  # of a method that a stranger made up, on record
 WAITING_MAX: Final = 1000  # connections that have not registered; each has ten seconds
 
