@@ -123,3 +123,22 @@ def test_a_client_is_served_by_both_replicas_with_one_token(server: NatsServer, 
 def _answers(node: RunningNode, bearer: str, status: int) -> bool:
     with Wire(node, token=bearer) as wire:
         return wire.modern("tools/list").status == status
+
+
+def test_the_registry_of_names_is_one_for_all_replicas(server: NatsServer, tmp_path: Path) -> None:
+    published = tmp_path / "published.json"
+    with running_node(tmp_path / "a", {}, sharing(server)) as a, running_node(tmp_path / "b", {}, sharing(server)) as b:
+        assert a.cli("names", "publish", "--out", str(published)).returncode == 0
+        published.write_text(published.read_text().replace("org_alter_ingest", "org_alter_intake"))
+        taken = a.cli("names", "import", str(published), "--source", "elsewhere")
+        assert taken.returncode == 0, taken.stderr
+        for node in (a, b):
+            wait_for(partial(_lists, node, "org_alter_intake"), 10)
+            assert "org_alter_intake" in node.cli("names", "show", "org_alter_intake", "--log").stdout
+        assert not (a.data / "names.db").exists()
+    with running_node(tmp_path / "c", {}, sharing(server)) as third:
+        assert "org_alter_intake" in third.cli("names", "list").stdout
+
+
+def _lists(node: RunningNode, name: str) -> bool:
+    return name in node.cli("names", "list").stdout

@@ -20,7 +20,7 @@ from typing import Protocol, Self, TypeVar
 
 import msgspec
 
-from interlock.store.audit_chain import ChainedRecord, Verdict
+from interlock.store.audit_chain import ChainedRecord, Mark, Verdict
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -39,6 +39,13 @@ class Change(msgspec.Struct, frozen=True):
 
 class Record(msgspec.Struct, frozen=True):
     sequence: int
+    data: bytes
+
+
+class NamedRecord(msgspec.Struct, frozen=True):
+    """A record of the log of the registry of names."""
+
+    name: str  # the surface name it is about; empty: none
     data: bytes
 
 
@@ -228,3 +235,26 @@ class AuditLog(AuditReader, Protocol):
 
         What is left stays provable: the mark of the last one removed is kept.
         """
+
+
+class NamesLog(Protocol):
+    """The hash-chained log of the registry of names; several processes may append to one."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything may have been appended."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def read(self, after: int = 0, limit: int = 10_000) -> list[ChainedRecord]: ...
+
+    async def read_of(self, name: str, limit: int = 1000) -> list[ChainedRecord]:
+        """The last records about a name, in order."""
+
+    async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
+        """Chains the records right after that mark, all or nothing; Conflict where it is not the last one."""
+
+    def watch(self) -> Following[None] | None:
+        """Tells when there may be more to read; None where no other node appends."""

@@ -17,18 +17,21 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     store: str  # "module:Class"
     audit: str
     audit_reader: str
+    names_log: str
     is_shared: bool = False  # by the replicas of a node; otherwise it is a file in the data folder
 
 
 BACKENDS = {
     "sqlite": Backend(
         store="interlock.store.sqlite.store:SqliteStore",
+        names_log="interlock.store.sqlite.names_log:SqliteNamesLog",
         audit="interlock.store.sqlite.audit:SqliteAudit",
         audit_reader="interlock.store.sqlite.audit:SqliteAuditReader",
     ),
     # Every replica keeps the chain of what it did itself: docs/decisions/0089.
     "nats": Backend(
         store="interlock.store.nats.store:NatsStore",
+        names_log="interlock.store.nats.names_log:NatsNamesLog",
         audit="interlock.store.sqlite.audit:SqliteAudit",
         audit_reader="interlock.store.sqlite.audit:SqliteAuditReader",
         is_shared=True,

@@ -16,7 +16,7 @@ from interlock.runtime.base.store_backends import BACKENDS, build_store, load_cl
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.credentials.secret_references import SecretResolver
 from interlock.store.nats.servers import NatsServers, SharedPlace
-from interlock.store.ports import Store, StoreError, StoreRefused
+from interlock.store.ports import NamesLog, Store, StoreError, StoreRefused
 from interlock.store.sqlite.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ ALL_NODES: Final = " "  # stands where else a node's name does, and is none
 
 def build_shared_store(plan: Plan, data: Path, clock: Clock | None = None) -> Store:
     return build_store(plan.store.backend, data, _maybe_place(plan, data, clock or SystemClock()))
+
+
+def build_names_log(plan: Plan, data: Path, clock: Clock | None = None) -> NamesLog:
+    place = _maybe_place(plan, data, clock or SystemClock())
+    made: NamesLog = load_class(BACKENDS[plan.store.backend].names_log)(data if place is None else place)
+    return made
 
 
 def maybe_tree_store(plan: Plan, clock: Clock) -> Store | None:

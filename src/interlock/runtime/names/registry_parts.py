@@ -1,7 +1,5 @@
 """What the registry of names is made of: its state, requests, changes by controllers, and publication."""
 
-from pathlib import Path
-
 import msgspec
 
 from interlock.runtime.approvals.inbox import Inbox
@@ -18,8 +16,7 @@ from interlock.runtime.names.reviews import Reviews
 from interlock.runtime.names.sightings import Sightings
 from interlock.runtime.names.state import RegistryState
 from interlock.runtime.trust.anchors import Anchors
-from interlock.store.ports import KeyValue
-from interlock.store.sqlite.names_log import SqliteNamesLog
+from interlock.store.ports import KeyValue, NamesLog
 
 
 class NameParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,9 +31,9 @@ class NameParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_name_parts(
-    data: Path, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
+    names_log: NamesLog, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
 ) -> NameParts:
-    state = RegistryState(SqliteNamesLog(data), recorder, clock)
+    state = RegistryState(names_log, recorder, clock)
     documents = DocumentFetcher(clock)
     sightings = Sightings(state, kv, clock)
     requests = RequestService(state, inbox, documents.fetch, anchors.approver_names, sightings.under)

@@ -6,8 +6,8 @@ another process was first; so of two requests for one name one is accepted, whic
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
@@ -15,34 +15,19 @@ from interlock.protocol.names.grammar import is_name
 from interlock.protocol.names.model import Entry
 from interlock.protocol.names.records import BadStep, Step, decode_step, encode_step
 from interlock.protocol.names.registry import Registry
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.names.initial import initial_steps
-from interlock.store.audit_chain import ORIGIN, ChainCheck, ChainedRecord, Mark
-from interlock.store.ports import Conflict, StoreError, StoreRefused
-from interlock.store.sqlite.names_log import NamedRecord
+from interlock.store.audit_chain import ORIGIN, ChainCheck, Mark
+from interlock.store.ports import Conflict, Following, NamedRecord, NamesLog, StoreError, StoreRefused
 
 log = logging.getLogger("interlock.names")
 
 TRIES_MAX: Final = 20
 PAGE: Final = 10_000
-
-
-class NamesLog(Protocol):
-    @property
-    def is_begun(self) -> bool: ...
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def read(self, after: int = 0, limit: int = PAGE) -> list[ChainedRecord]: ...
-
-    async def read_of(self, name: str, limit: int = 1000) -> list[ChainedRecord]: ...
-
-    async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark: ...
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -62,6 +47,7 @@ class RegistryState:
         self._clock = clock
         self._last = ORIGIN
         self._lock = asyncio.Lock()
+        self._work = BackgroundTasks()
 
     @property
     def version(self) -> str:
@@ -89,8 +75,13 @@ class RegistryState:
             await self.refresh()
         except StoreError as refused:
             self._fail(str(refused))
+            return
+        watch = self._log.watch()
+        if watch is not None:
+            self._work.begin(self._take_in(watch), "names: changes of other replicas")
 
     async def close(self) -> None:
+        await self._work.close()
         await self._log.close()
 
     async def refresh(self) -> None:
@@ -101,12 +92,20 @@ class RegistryState:
         if self._last != before:
             self.changed.publish(None)
 
+    async def _take_in(self, watch: Following[None]) -> None:
+        async for _ in watch:
+            try:
+                await self.refresh()
+            except StoreError as away:
+                log.warning("what other replicas changed in the registry of names is not known yet: %s", away)
+
     async def steps_of(self, name: str) -> list[Step]:
         """What the log has about a name. Raises StoreError."""
         self._check_usable()
-        if not self._log.is_begun:
+        records = await self._log.read_of(name) if self._log.is_begun else []
+        if not records and self._last == ORIGIN:
             return [step for step in initial_steps() if step.subject == name]
-        return [decode_step(record.data) for record in await self._log.read_of(name)]
+        return [decode_step(record.data) for record in records]
 
     async def change(self, decide: Callable[[Registry], Change]) -> Any:
         """Raises what `decide` raises, and StoreError."""

@@ -63,7 +63,7 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
         return codes.maybe_shown(id) if guard_changes.may_send_codes else None
 
     definitions = Definitions(kv, inbox, clock, ruled)
-    names = make_name_parts(plan.data, kv, inbox, anchors, recorder, clock)
+    names = make_name_parts(stores.names_log, kv, inbox, anchors, recorder, clock)
     surfaces = make_surface_parts(names.state, inbox, definitions.rulings, kv, clock, lambda: stores.current.plan)
     channels = make_channels(plan.approvals, clock)
     return ApprovalParts(

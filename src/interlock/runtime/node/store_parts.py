@@ -13,8 +13,8 @@ from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.base.replicas import Changes, Replicas
 from interlock.runtime.base.retention import Retention
 from interlock.runtime.base.store_backends import build_audit, build_store
-from interlock.runtime.credentials.shared_store import build_shared_store, maybe_tree_store
-from interlock.store.ports import AuditLog, Store
+from interlock.runtime.credentials.shared_store import build_names_log, build_shared_store, maybe_tree_store
+from interlock.store.ports import AuditLog, NamesLog, Store
 from interlock.store.tokens import TokenTable
 
 
@@ -28,6 +28,7 @@ class StoreParts(msgspec.Struct, frozen=True, kw_only=True):
     replicas: Replicas
     changes: Changes
     shared: Store | None  # where several aggregators settle who has which subserver
+    names_log: NamesLog
     audit: AuditLog
     recorder: Recorder
     refusals: Refusals
@@ -63,6 +64,7 @@ def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
         replicas=replicas,
         changes=Changes(replicas),
         shared=maybe_tree_store(plan, clock),
+        names_log=build_names_log(plan, plan.data, clock),
         audit=audit,
         recorder=recorder,
         refusals=Refusals(recorder, clock),

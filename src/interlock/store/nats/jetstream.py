@@ -6,8 +6,8 @@ others rely on what it held.
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from nats.aio.msg import Msg
@@ -15,6 +15,8 @@ from nats.aio.msg import Msg
 from interlock.store.nats.connection import ApiError, Connection, Headers, decode
 from interlock.store.nats.reader import STREAM_GONE, stream_gone
 from interlock.store.ports import StoreRefused, Unavailable
+
+T = TypeVar("T")
 
 BATCH_MAX = 1000  # messages of one atomic batch: the server's limit
 PAGE_MESSAGES = 500  # asked for at once when many are read
@@ -130,6 +132,14 @@ class JetStream:
                 raise WrongSequence(str(refused)) from refused
             raise self._refusal(stream, refused) from refused
         return 0 if acknowledged.get("duplicate") else int(acknowledged["seq"])
+
+    async def asked(self, stream: str, asked: Awaitable[T]) -> T:
+        """What is asked of a stream that exists. Raises Damaged where it is gone."""
+        try:
+            return await asked
+        except NoStream:
+            await self.confirm(stream)
+            raise Unavailable("the NATS servers have no leader for the stream now") from None
 
     async def last(self, stream: str, subject: str) -> Stored | None:
         """The last message of a subject, wildcards included, as the leader of the stream has it."""

@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from interlock.store.expiry import expiry
-from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NoStream, Stored, WrongSequence
+from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Stored, WrongSequence
 from interlock.store.nats.subjects import Names, is_digest, text_of, token
 from interlock.store.ports import Change, Conflict, Entry, StoreError, StoreRefused, Unavailable
 
@@ -113,7 +113,9 @@ class NatsKeyValue:
         raise Unavailable(f"{bucket}/{key} is written too often to be read")
 
     async def entries(self, bucket: str, now: float) -> list[Entry]:
-        messages = await self._asked(self._jetstream.all_of(self._stream, f"{self._names.entries}.{token(bucket)}.*"))
+        messages = await self._jetstream.asked(
+            self._stream, self._jetstream.all_of(self._stream, f"{self._names.entries}.{token(bucket)}.*")
+        )
         found: dict[str, Entry] = {}  # a key that was written meanwhile may come twice: the later one stands
         for message in messages:
             one = _found(message)
@@ -187,7 +189,9 @@ class NatsKeyValue:
             return None
 
     async def _find(self, bucket: str, key: str) -> _Found:
-        message = await self._asked(self._jetstream.last(self._stream, self._names.entry(bucket, key)))
+        message = await self._jetstream.asked(
+            self._stream, self._jetstream.last(self._stream, self._names.entry(bucket, key))
+        )
         return _NOTHING if message is None else _found(message)
 
     async def _whole(self, bucket: str, entry: Entry, found: _Found) -> Entry:
@@ -250,7 +254,9 @@ class NatsKeyValue:
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         with self.own.write(subject) as write:
             headers = {**headers, WRITE: write.id}
-            write.sequence = await self._asked(self._jetstream.publish(self._stream, subject, data, headers))
+            write.sequence = await self._jetstream.asked(
+                self._stream, self._jetstream.publish(self._stream, subject, data, headers)
+            )
         return write.sequence
 
     async def _clear_parts(self, bucket: str, key: str, found: _Found, before: int) -> None:
@@ -259,15 +265,11 @@ class NatsKeyValue:
             with contextlib.suppress(StoreError):
                 await self._jetstream.purge(self._stream, filter=f"{self._parts(bucket, key)}.*", seq=before)
 
+    async def _asked(self, asked: Awaitable[T]) -> T:
+        return await self._jetstream.asked(self._stream, asked)
+
     def _parts(self, bucket: str, key: str) -> str:
         return f"{self._names.parts}.{token(bucket)}.{token(key)}"
-
-    async def _asked(self, asked: Awaitable[T]) -> T:
-        try:
-            return await asked
-        except NoStream:
-            await self._jetstream.confirm(self._stream)
-            raise Unavailable("the NATS servers have no leader for the store now") from None
 
 
 def _found(message: Stored) -> _Found:

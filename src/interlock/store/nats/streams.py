@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NoStream
 from interlock.store.nats.reader import Reader, RunningReader
 from interlock.store.nats.subjects import Names
-from interlock.store.ports import Record, StoreRefused, Unavailable
+from interlock.store.ports import Record, StoreRefused
 
 DUPLICATES_S = 120  # `Replication.append_new`: who appended an id within the last two minutes
 SEQUENCE_MAX = 2**63 - 1
@@ -98,20 +98,14 @@ class NatsStreams:
     async def _made(self, stream: str, write: Callable[[], Awaitable[T]]) -> T:
         """A write, to a stream that need not exist yet."""
         await self.ensure(stream)
-        try:
-            return await write()
-        except NoStream:
-            await self._jetstream.confirm(self._names.stream(stream))
-            raise Unavailable("the NATS servers have no leader for the stream now") from None
+        return await self._jetstream.asked(self._names.stream(stream), write())
 
     async def _found(self, stream: str, asked: Awaitable[T], nothing: T) -> T:
+        name = self._names.stream(stream)
         try:
-            return await asked
+            return await (self._jetstream.asked(name, asked) if self._jetstream.knows(name) else asked)
         except NoStream:
-            if not self._jetstream.knows(self._names.stream(stream)):
-                return nothing
-            await self._jetstream.confirm(self._names.stream(stream))
-            raise Unavailable("the NATS servers have no leader for the stream now") from None
+            return nothing
 
     def _order(self, stream: str) -> asyncio.Lock:
         """The server takes few batches at a time, and what one caller appends first comes first."""

@@ -38,6 +38,8 @@ class Names:
         self.entries = f"interlock.{node}.kv"
         self.parts = f"interlock.{node}.part"
         self.pubsub = f"interlock.{node}.pubsub"
+        self.names_stream = f"INTERLOCK-{node}-NAMES"
+        self.names = f"interlock.{node}.names"
         self._streams = f"INTERLOCK-{node}-S"
         self._records = f"interlock.{node}.stream"
 

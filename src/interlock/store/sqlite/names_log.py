@@ -9,10 +9,8 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
-from interlock.store.ports import Conflict, Unavailable
+from interlock.store.ports import Conflict, NamedRecord, Unavailable
 from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteThread, int64, open_database, write_transaction
 
 NAMES_FILE = "names.db"
@@ -30,11 +28,6 @@ NAMES_SCHEMA = Schema(
 )
 # The casts bring whatever another program put into the file into the types that the chain takes.
 _ROWS = "SELECT sequence, CAST(data AS BLOB), CAST(hash AS BLOB) FROM record"
-
-
-class NamedRecord(msgspec.Struct, frozen=True):
-    name: str  # the surface name it is about; empty: none
-    data: bytes
 
 
 class SqliteNamesLog:
@@ -74,6 +67,9 @@ class SqliteNamesLog:
         """Chains the records right after that mark, all or nothing; Conflict where it is not the last one."""
         self._thread.start()
         return await self._thread.run(self._append, after, records)
+
+    def watch(self) -> None:
+        """A command that appends while a node runs is noticed when the node looks next."""
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:

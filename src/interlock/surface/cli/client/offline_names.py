@@ -14,11 +14,11 @@ from interlock.runtime.base import operator_errors
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.store_backends import build_audit
+from interlock.runtime.credentials.shared_store import build_names_log
 from interlock.runtime.names.document_copies import DocumentCopies
 from interlock.runtime.names.publisher import Publisher
 from interlock.runtime.names.state import RegistryState
 from interlock.store.ports import StoreError
-from interlock.store.sqlite.names_log import SqliteNamesLog
 from interlock.surface.cli.terminal.errors import Refused
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class StoredNames:
         recorder = Recorder(audit)
         try:
             await audit.open()
-            state = RegistryState(SqliteNamesLog(self._data), recorder, SystemClock())
+            state = RegistryState(build_names_log(self._plan, self._data), recorder, SystemClock())
             await state.open()
             try:
                 return await work(state)

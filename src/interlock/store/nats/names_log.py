@@ -1,0 +1,194 @@
+"""The log of the registry of names on JetStream, which the replicas of a node share: a stream that only grows.
+
+A message holds the records of one append, or as many of them as fit, each with its place in the hash chain. Its subject
+is the surface name that all of them are about, if that is one. An append names the message that it follows: of two
+replicas that decided on the same state, one is told Conflict and decides again.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Self
+
+import msgspec
+from nats.aio.msg import Msg
+
+from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
+from interlock.store.nats.connection import Connection, Headers
+from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Stored, WrongSequence
+from interlock.store.nats.reader import Reader, RunningReader
+from interlock.store.nats.servers import SharedPlace
+from interlock.store.nats.subjects import Names, token
+from interlock.store.ports import Conflict, Damaged, NamedRecord, StoreRefused
+
+SEVERAL = "_several"  # the last token of a message about more than one name, or none; no name begins so
+EXPECTED_LAST = "Nats-Expected-Last-Sequence"
+RECORD_EXTRA = 128  # bytes that a record needs in a message beside its data: name, hash, lengths
+
+
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    data: bytes
+    hash: bytes
+
+
+class _Run(msgspec.Struct, frozen=True, array_like=True):
+    first: int  # the sequence of its first record
+    rows: tuple[_Row, ...]
+
+    @property
+    def last(self) -> Mark:
+        return Mark(self.first + len(self.rows) - 1, self.rows[-1].hash)
+
+
+class NatsNamesLog:
+    is_begun = True  # others may have begun it: only reading tells
+
+    def __init__(self, place: SharedPlace) -> None:
+        names = Names(place.node)
+        self._connection = Connection(place.servers, "the registry's log on NATS")
+        self._jetstream = JetStream(self._connection, place.replicas)
+        self._stream = names.names_stream
+        self._subject = names.names
+        self._known = (0, 0)  # a record that was read, and the message that it is the last of
+        self._watches: list[NamesWatch] = []
+
+    async def open(self) -> None:
+        await self._connection.open()
+        await self._jetstream.ensure(self._stream, (f"{self._subject}.*",), deny_delete=True, deny_purge=True)
+
+    async def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        self._watches.clear()
+        await self._connection.close()
+
+    async def read(self, after: int = 0, limit: int = 10_000) -> list[ChainedRecord]:
+        known_record, known_message = self._known
+        start = known_message if known_record <= after else 0
+        found: list[ChainedRecord] = []
+        for message in await self._messages(f"{self._subject}.*", start):
+            run = _run(message)
+            found += [record for record, _ in _records(run) if record.sequence > after]
+            if len(found) <= limit:
+                self._known = (run.last.sequence, message.sequence)
+        return found[: max(limit, 0)]
+
+    async def read_of(self, name: str, limit: int = 1000) -> list[ChainedRecord]:
+        """The last records about a name, in order."""
+        messages = await self._messages(f"{self._subject}.{token(name)}")
+        messages += await self._messages(f"{self._subject}.{SEVERAL}")
+        found = [record for message in messages for record, about in _records(_run(message)) if name and about == name]
+        return sorted(found, key=lambda record: record.sequence)[-limit:] if limit > 0 else []
+
+    async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
+        """Chains the records right after that mark, all or nothing; Conflict where it is not the last one."""
+        last = await self._jetstream.asked(self._stream, self._jetstream.last(self._stream, f"{self._subject}.*"))
+        if (ORIGIN if last is None else _run(last).last) != after:
+            raise Conflict("another replica has changed the registry")
+        if not records:
+            return after
+        hashes = chain(after, [one.data for one in records])
+        rows = [_Row(one.name, one.data, hash) for one, hash in zip(records, hashes, strict=True)]
+        runs = self._runs(after.sequence + 1, rows)
+        expected: Headers = {EXPECTED_LAST: str(0 if last is None else last.sequence)}
+        messages = [
+            (f"{self._subject}.{_about(run)}", msgspec.msgpack.encode(run), {} if number else expected)
+            for number, run in enumerate(runs)
+        ]
+        try:
+            await self._jetstream.asked(self._stream, self._jetstream.publish_batch(self._stream, messages))
+        except WrongSequence:
+            raise Conflict("another replica has changed the registry") from None
+        return runs[-1].last
+
+    def watch(self) -> "NamesWatch":
+        """Tells when there may be more to read."""
+        watch = NamesWatch(self._connection, self._jetstream, self._stream, f"{self._subject}.*", self._known[1])
+        self._watches.append(watch)
+        return watch
+
+    def _runs(self, first: int, rows: Sequence[_Row]) -> list[_Run]:
+        """In messages that the server takes."""
+        room = self._connection.payload_max - HEADERS_MAX
+        runs: list[list[_Row]] = []
+        size = room
+        for row in rows:
+            takes = len(row.data) + RECORD_EXTRA
+            if takes > room:
+                raise StoreRefused(
+                    f"A record of the registry of {len(row.data)} bytes is larger than the NATS server takes ({room}). "
+                    "Set max_payload in its configuration."
+                )
+            if size + takes > room:
+                runs.append([])
+                size = 0
+            runs[-1].append(row)
+            size += takes
+        if len(runs) > BATCH_MAX:
+            raise StoreRefused(f"{len(rows)} records cannot be appended to the registry at once.")
+        made: list[_Run] = []
+        for some in runs:
+            made.append(_Run(first, tuple(some)))
+            first += len(some)
+        return made
+
+    async def _messages(self, subject: str, after: int = 0) -> list[Stored]:
+        return await self._jetstream.asked(self._stream, self._jetstream.all_of(self._stream, subject, after))
+
+
+def _about(run: _Run) -> str:
+    names = {row.name for row in run.rows}
+    return token(names.pop()) if len(names) == 1 and "" not in names else SEVERAL
+
+
+def _run(message: Stored) -> _Run:
+    try:
+        run = msgspec.msgpack.decode(message.data, type=_Run)
+    except msgspec.DecodeError:
+        run = None
+    if run is None or not run.rows:
+        raise Damaged(f"Message {message.sequence} of the log of the registry on NATS is none of Interlock.")
+    return run
+
+
+def _records(run: _Run) -> list[tuple[ChainedRecord, str]]:
+    return [(ChainedRecord(run.first + number, row.data, row.hash), row.name) for number, row in enumerate(run.rows)]
+
+
+class NamesWatch:
+    def __init__(self, connection: Connection, jetstream: JetStream, stream: str, subject: str, after: int) -> None:
+        self._connection = connection
+        self._changed = asyncio.Event()
+        self._is_closed = False
+        self._failure: StoreRefused | None = None
+
+        async def confirm() -> None:
+            await jetstream.confirm(stream)
+
+        self._running = RunningReader(
+            Reader(connection, stream, subject, after, self._take, prepare=confirm), self._ended
+        )
+        connection.on_change(self._running.reader.doubt)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> None:
+        await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+        if self._is_closed:
+            raise StopAsyncIteration
+        self._changed.clear()
+
+    def close(self) -> None:
+        self._connection.forget(self._running.reader.doubt)
+        self._running.stop()
+        self._ended(None)
+
+    def _take(self, message: Msg, sequence: int) -> None:
+        self._changed.set()
+
+    def _ended(self, failure: StoreRefused | None) -> None:
+        self._failure, self._is_closed = failure, True
+        self._changed.set()
