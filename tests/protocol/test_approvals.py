@@ -97,6 +97,9 @@ def test_a_proposal_that_is_claimed_or_late_has_words_of_its_own_and_calls_keep_
     words = {CONFIRMATION_USED: "already_claimed", CONFIRMATION_EXPIRED: "proposal_expired"}
     assert (told.code, usual.message) == (usual.code, NAMES[usual.code])
     assert told.message == words.get(usual.code, usual.message)
+    assert told.data is not None and usual.data is not None
+    assert (told.data["reason"], told.data["confirmation_id"]) == (usual.data["reason"], usual.data["confirmation_id"])
+    assert told.data["detail"]
 
 
 def test_a_refusal_repeats_what_the_operator_said_and_what_became_of_it() -> None:

@@ -196,7 +196,7 @@ def test_kinds_are_a_closed_list_and_exact() -> None:
     assert refused is not None and refused.code == "kind_not_allowed"
 
 
-@pytest.mark.req("X-2.1-1", "X-3.1-2", "X-3.1-4", "X-3.2-3")
+@pytest.mark.req("X-2.1-1", "X-3.1-2", "X-3.1-4", "X-3.1-6", "X-3.2-3")
 @given(
     kind=st.sampled_from(["mcp", "mcp/proposal", "chat"]),
     privilege=st.sampled_from([FULL, RESTRICTED]),
@@ -291,6 +291,8 @@ def test_a_proposal_has_a_method_params_and_a_reason_and_is_no_mcp_message(paylo
     [
         ({"text": ""}, True),
         ({"text": "é" * 32768}, True),
+        ({"text": "😀" * 16384}, True),
+        ({"text": "\ud800"}, False),  # half of a pair is no text
         ({"text": "x", "format": "plain"}, True),
         ({"text": "x", "format": "markdown"}, True),
         ({}, False),
@@ -352,6 +354,7 @@ def test_who_would_be_restricted_in_a_mixed_room_is_watched(of_token: Privilege 
     mixed = settled_privilege("mixed", granted=None, of_token=of_token, is_known_full=known)
     watched = settled_privilege("observe", granted=None, of_token=of_token, is_known_full=known)
     assert (watched.privilege, watched.is_observed) == (FULL, mixed.privilege is RESTRICTED)
+    assert watched.origin == "mode"
     assert not mixed.is_observed
 
 

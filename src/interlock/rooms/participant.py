@@ -299,7 +299,7 @@ class Participant:
         """
         if self.privilege != "full":  # X-4.2-1
             id = await self.propose(peer, tool, arguments, reason=reason)
-            return await self.outcome(id, timeout_s=timeout_s or OUTCOME_S)
+            return await (self.outcome(id) if timeout_s is None else self.outcome(id, timeout_s=timeout_s))
         return await self.request(peer, TOOLS_CALL, _tool_call(tool, arguments), timeout_s=timeout_s or CALL_S)
 
     async def request(

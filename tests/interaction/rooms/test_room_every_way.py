@@ -1,15 +1,18 @@
 """What holds for every message of a room, whichever way it comes and whatever it holds (MCPx 3.1, 3.2, 4.1, 4.4.2)."""
 
 import ast
+import asyncio
+import hashlib
 import json
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.rooms.participant import CALL, Bare, ask, joined, names, token
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -93,7 +96,7 @@ async def test_an_envelope_of_another_protocol_is_refused_with_those_that_there_
             assert ask(node, "/v0/topics/garden/messages", secret, "POST", body)[0] == 400
 
 
-@pytest.mark.req("X-4.4.2-3", "X-3.1-4", "X-3.2-2")
+@pytest.mark.req("X-4.4.2-3", "X-3.1-4", "X-3.2-2", "X-4.2-1")
 @pytest.mark.parametrize(
     ("written", "answered"),
     [
@@ -105,7 +108,8 @@ async def test_an_envelope_of_another_protocol_is_refused_with_those_that_there_
         ("true", "null"),
         ("[1]", "null"),
         ('{"a":1}', "null"),
-        ('"' + "x" * 200 + '"', "null"),
+        ('"' + "x" * 126 + '"', '"' + "x" * 126 + '"'),
+        ('"' + "x" * 127 + '"', "null"),
         ("", "null"),
     ],
 )
@@ -176,6 +180,54 @@ async def test_what_was_refused_stays_refused_after_a_promotion(node: RunningNod
         assert (await human.until(kind="mcp"))["id"] == later
         assert earlier not in json.dumps(human.heard)
     assert earlier not in history(node)
+
+
+@pytest.mark.req("X-4-6")
+async def test_who_sent_an_envelope_may_be_said_and_is_filled_in_where_it_is_not(node: RunningNode) -> None:
+    (name, _), (other, _) = who = names("full", "full")
+    async with joined(node, *who) as (one, witness):
+        for members in ({"from": name}, {}):
+            said = await one.say("hello", **members)
+            heard = await witness.until(id=said)
+            assert heard["from"] == name
+            assert datetime.fromisoformat(heard["ts"]).tzinfo is not None
+        await one.say("hello", **{"from": other})
+        refused = (await one.until(event="error"))["payload"]
+        assert (refused["code"], refused["details"]) == ("from_mismatch", {"expected": name})
+    again = await Bare.join(node, "garden", token(node, name, privilege="full"))
+    assert (await again.next())["payload"]["participant"]["id"] == name
+    await again.leave()
+
+
+@pytest.mark.req("X-7.1-2")
+async def test_what_passed_what_did_not_and_who_came_are_on_record(node: RunningNode) -> None:
+    (agent_id, _), (human_id, _) = who = names("restricted", "full")
+    async with joined(node, *who) as (agent, human):
+        refused = await agent.send("mcp", CALL)
+        await agent.until(kind="mcp")
+        passed = await human.send("mcp", CALL)
+        await human.until(id=passed)
+        node.admin(f"/admin/participants/{agent_id}/promote", "POST", {})
+        await agent.until(event="privilege_changed")
+
+    def rows() -> list[Any]:
+        records = node.admin("/admin/audit?limit=1000")["records"]
+        found = [one.get("record", one) for one in records]
+        return found if any(one.get("envelope") == passed for one in found) else []
+
+    records = await asyncio.to_thread(wait_for, rows)
+    digest = hashlib.sha256(json.dumps(CALL).encode()).hexdigest()
+    of = {one.get("envelope"): one for one in records if one.get("envelope")}
+    for id, name, method, outcome in (
+        (refused, agent_id, "rooms/refuse", "privilege_violation"),
+        (passed, human_id, "rooms/publish", "ok"),
+    ):
+        row = of[id]
+        assert (row["method"], row["verdict"], row["outcome"]) == (method, outcome, outcome)
+        assert (row["who"], row["participant"], row["room"]) == (f"room:{name}", name, "garden")
+        assert row["args_sha256"] == digest
+    methods = [one["method"] for one in records if agent_id in json.dumps(one)]
+    assert {"rooms/join", "rooms/refuse", "rooms/promote"} <= set(methods)
 
 
 @pytest.mark.req("X-5.2-1", "X-5.2-2")

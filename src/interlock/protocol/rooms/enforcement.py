@@ -76,7 +76,9 @@ def kind_refusal(envelope: Envelope, settings: RoomSettings) -> Refusal | None:
     kind = envelope.kind
     if kind in _RESERVED:
         return Refusal("reserved_kind", f"only the gateway sends {kind!r}", id=envelope.id)
-    if kind in _KINDS or kind in settings.extra_kinds or is_decision(kind, settings):  # X-4-9, X-3.1-3
+    if kind in _KINDS:  # X-4-9, X-3.1-3
+        return None
+    if kind in settings.extra_kinds or is_decision(kind, settings):
         return None
     details: dict[str, Any] = {"kinds": [MCP, PROPOSAL, CHAT, *settings.extra_kinds]}
     if kind.startswith(("mcp/", "reasoning/", "capability/", "space/", "system/")):
@@ -163,7 +165,7 @@ def _chat_refusal(envelope: Envelope) -> Refusal | None:
     wrong = None
     if text is None:  # X-4.3-1
         wrong = "a chat message has a 'text', a string"
-    elif len(text.encode("utf-8", "surrogatepass")) > CHAT_BYTES_MAX:  # X-4.3-1
+    elif len(text.encode()) > CHAT_BYTES_MAX:  # X-4.3-1
         wrong = f"the text of a chat message has at most {CHAT_BYTES_MAX} bytes"
     elif len(envelope.payload) > CHAT_PAYLOAD_BYTES_MAX:
         wrong = f"a chat message has at most {CHAT_PAYLOAD_BYTES_MAX} bytes"
