@@ -309,3 +309,14 @@ def test_all_answers_have_one_form(modern: bool, has_output_schema: bool) -> Non
         assert ("resultType" in read) is modern
         assert "Nothing was executed" in read["content"][0]["text"]
     assert "not today" in json.loads(denied_result(HELD, "not today", **form))["content"][0]["text"]
+
+
+@pytest.mark.req("AX-11.3-11")
+@pytest.mark.parametrize("modern", [True, False])
+def test_a_denial_repeats_the_reason_that_was_given_and_makes_none_up(modern: bool) -> None:
+    for said in ("not today", "", None):
+        told = json.loads(denied_result(HELD, said, has_output_schema=False, modern=modern))
+        shown = told["structuredContent"]
+        assert shown == told["_meta"]["x-mcpax-confirmation"] and shown["status"] == "confirmation_denied"
+        assert shown.get("reason") == (said or None)
+        assert ("The reason given" in told["content"][0]["text"]) is bool(said)
