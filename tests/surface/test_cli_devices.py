@@ -1,5 +1,6 @@
 """Do the commands that look at devices say what is wrong with one, and what to do?"""
 
+import fcntl
 import os
 import select
 import shlex
@@ -157,3 +158,18 @@ def test_a_device_without_a_port_is_monitored_through_its_node_alone(inline: Inl
     failed = inline("device", "monitor", "vent")
     assert failed.code == 1
     assert "the port of vent cannot be read: /dev/nothing-here" in failed.err
+
+
+def test_a_port_that_a_node_holds_is_refused_with_what_to_do(inline: Inline, described: Path) -> None:
+    master, slave = os.openpty()
+    try:
+        described.write_text(DESCRIBED.replace('"simulated"', f'"{os.ttyname(slave)}"'))
+        fcntl.flock(slave, fcntl.LOCK_EX)
+        tested = inline("device", "test", str(described))
+        watched = inline("device", "monitor", str(described))
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert (tested.code, watched.code) == (1, 1)
+    assert "stop the node, or move the description out of .devices" in tested.err
+    assert "device monitor SEGMENT" in watched.err

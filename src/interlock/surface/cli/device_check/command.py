@@ -1,5 +1,7 @@
 """`interlock device test`: the checks of a profile against a stub, as lines or as JSON."""
 
+import errno
+
 import msgspec
 import typer
 
@@ -10,6 +12,7 @@ from interlock.surface.cli.device_check.line import Line
 from interlock.surface.cli.terminal.errors import EXIT_REFUSED, Refused
 from interlock.surface.cli.terminal.text import one_line
 
+HELD = "a node that has the device holds its port: stop the node, or move the description out of .devices meanwhile"
 WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "SKIP"}
 
 
@@ -22,7 +25,8 @@ def check_stub(
         line = Line(description)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise Refused("cannot_reach_device", f"{description.link.port} cannot be opened: {why}") from error
+        hint = HELD if isinstance(error, OSError) and error.errno == errno.EBUSY else None
+        raise Refused("cannot_reach_device", f"{description.link.port} cannot be opened: {why}", hint=hint) from error
     try:
         check = StubCheck(line, description, within_s=within_s, gap_s=gap_s, may_call_unknown=may_call_unknown)
         for item in check.run():

@@ -2,6 +2,7 @@
 
 import contextlib
 import enum
+import errno
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -261,7 +262,9 @@ def _watch_port(
         with _libraries_of(device):
             asyncio.run(_watch(invocation, description, count, heartbeats))
     except TransportFailed as failed:
-        raise Refused("port_closed", f"the port of {device} cannot be read: {failed}") from failed
+        is_held = isinstance(failed.__cause__, OSError) and failed.__cause__.errno == errno.EBUSY
+        hint = "a node that holds the port shows it: interlock device monitor SEGMENT" if is_held else None
+        raise Refused("port_closed", f"the port of {device} cannot be read: {failed}", hint=hint) from failed
     except KeyboardInterrupt:
         pass
 
