@@ -20,6 +20,20 @@ from interlock.protocol.devices.description_check import read_description
 from interlock.protocol.devices.simulation import SimulatedDevice
 from interlock.protocol.devices.wire_formats import framing_of
 
+THERMOMETER = """
+[[tool]]
+id = 1
+name = "temperature"
+mutable = false
+reversible = true
+response = [{ name = "celsius", type = "i16" }]
+[[tool]]
+id = 7
+name = "never_announced"
+mutable = false
+reversible = true
+"""
+
 Reply = Callable[[bytes], Iterable[bytes]]
 
 

@@ -11,25 +11,13 @@ from typing import Any
 
 import pytest
 from tests.interaction.ax.tree import ACCESS, parents
-from tests.interaction.devices.lines import Line
+from tests.interaction.devices.lines import THERMOMETER, Line
 from tests.interaction.harness import running_node, wait_for
 from websockets.sync.server import ServerConnection, serve
 
 from interlock.protocol.devices.cbor import encoded, read_untrusted
 
-TOOLS = """
-[[tool]]
-id = 1
-name = "temperature"
-mutable = false
-reversible = true
-response = [{ name = "celsius", type = "i16" }]
-[[tool]]
-id = 7
-name = "other"
-mutable = false
-reversible = true
-"""
+TOOLS = THERMOMETER.replace("never_announced", "other")
 QUICK = "heartbeat_ms = 150\ntimeout_ms = 300"
 ON_BEHALF = '[devices]\nmode = "on_behalf"\n'
 SESSION, TOKEN = "session-1", "ils_of_edge"

@@ -11,8 +11,7 @@ import pytest
 from tests.interaction.devices.lines import Line, call, content, listed
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
-PROFILE_A = """
-profile = "a"
+TOOLS = """
 [[tool]]
 id = 1
 name = "echo"
@@ -26,27 +25,15 @@ name = "count"
 mutable = true
 reversible = true
 request = [{ name = "n", type = "u32" }]
+"""
+EVENT = """
 [[event]]
 id = 9
 name = "pressed"
 response = [{ name = "n", type = "u8" }]
 """
-PROFILE_B = """
-profile = "b"
-[[tool]]
-id = 1
-name = "echo"
-mutable = false
-reversible = true
-request = [{ name = "n", type = "u32" }]
-response = [{ name = "n", type = "u32" }]
-[[tool]]
-id = 2
-name = "count"
-mutable = true
-reversible = true
-request = [{ name = "n", type = "u32" }]
-"""
+PROFILE_A = f'profile = "a"\n{TOOLS}{EVENT}'
+PROFILE_B = f'profile = "b"\n{TOOLS}'
 QUICK = "heartbeat_ms = 1000\ntimeout_ms = 150"
 SEGMENTS_A = ("good", "noisy", "wrong", "flood", "drip", "loss")
 SEGMENTS_B = ("bombs", "reset")
@@ -108,7 +95,7 @@ def test_answers_to_other_requests_are_dropped_and_the_right_one_is_taken(
         false = [
             response(message, 666, seq=message[2] % 255 + 1),
             response(message, 667, tool=2),
-            response(message, 668, seq=200),
+            response(message, 668, seq=(message[2] + 100) % 255 + 1),
         ]
         right = response(message, struct.unpack("<I", message[3:])[0])
         return [line.framing.encode(one) for one in (*false, right, right, right)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cobs import cobs
-from tests.interaction.devices.lines import Line, call, content, listed
+from tests.interaction.devices.lines import THERMOMETER, Line, call, content, listed
 from tests.interaction.gate.held import ADA, anchor, classify
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.peers import HttpPeer
@@ -22,20 +22,7 @@ from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
 from interlock.protocol.devices.cbor import encoded, read_untrusted
 
 ALONE = 'profile = "b"\n'
-NAMED = """
-profile = "b"
-[[tool]]
-id = 1
-name = "temperature"
-mutable = false
-reversible = true
-response = [{ name = "celsius", type = "i16" }]
-[[tool]]
-id = 7
-name = "never_announced"
-mutable = false
-reversible = true
-"""
+NAMED = ALONE + THERMOMETER
 PLAIN_A = """
 profile = "a"
 [[tool]]

@@ -13,7 +13,7 @@ from typing import Any
 import cbor2
 import pytest
 from tests.interaction.ax.tree import ACCESS, ax_url, parents, wait_parent
-from tests.interaction.devices.ends import BleEnd, CheckedPtyEnd, Hosts, Uplink, environment
+from tests.interaction.devices.ends import TOOLS, BleEnd, CheckedPtyEnd, Hosts, Uplink, environment
 from tests.interaction.gate.held import ADA, Client, anchor, proof
 from tests.interaction.harness import KNOWS_AX, RunningNode, running_node, wait_for
 from tests.servers.start import raw
@@ -61,25 +61,9 @@ mutable = false
 reversible = true
 registers = [{{ table = "coil", address = 3, field = {{ name = "open", type = "bool" }} }}]
 """
-ACTUATOR = """
-[[tool]]
-id = 1
-name = "read"
-mutable = false
-reversible = true
-response = [{ name = "celsius", type = "u8" }]
-[[tool]]
-id = 2
-name = "set_level"
-mutable = true
-reversible = true
-request = [{ name = "level", type = "u8", maximum = 100 }]
-[[tool]]
-id = 3
-name = "press"
-mutable = true
-reversible = false
-"""
+PRESS = 'name = "press"\nmutable = true\nreversible = false'
+REALTIME = 'latency_class = "realtime"\n'
+ACTUATOR = TOOLS.replace('name = "press"\nmutable = true\nreversible = true', PRESS).replace(REALTIME, "")
 GATED = '[gate]\nmode = "gated"\n'
 SERVER = {"command": raw("all", "--era", "legacy")}
 OPEN = '[gate]\nmode = "open"\n'
