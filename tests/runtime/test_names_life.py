@@ -67,7 +67,7 @@ def test_leap_days_are_counted_for_the_one_who_waits() -> None:
 
 
 @pytest.mark.req("REG-7.3-1", "REG-7.3-2", "REG-7.3-3", "REG-7.3-4", "REG-7.3-5", "REG-7.3-6", "REG-5-14")
-@pytest.mark.req("REG-4.1-8", "REG-4.1-9", "REG-N-4", "REG-N-3")
+@pytest.mark.req("REG-4.1-8", "REG-4.1-9", "REG-5-13", "REG-N-4", "REG-N-3")
 async def test_six_years_of_a_registry(tmp_path: Path) -> None:
     async with names_at(tmp_path) as here:
         await here.registered()

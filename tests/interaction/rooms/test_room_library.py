@@ -85,7 +85,7 @@ def with_tools(agent: Participant) -> Participant:
     return agent
 
 
-@pytest.mark.req("X-1-2", "X-4.1.1-1", "X-4.1-1", "X-4-2", "X-4-3", "X-6.3-1", "X-4-10")
+@pytest.mark.req("X-1-2", "X-4.1.1-1", "X-4.1-1", "X-4.1-4", "X-4.2-1", "X-4-2", "X-4-3", "X-6.3-1", "X-4-10")
 async def test_a_tool_is_called_from_another_participant(node: RunningNode) -> None:
     async with with_tools(participant(node)) as agent, participant(node) as caller:
         watcher = caller.listen()
@@ -130,6 +130,17 @@ async def test_what_is_not_addressed_to_it_is_seen_and_not_performed(node: Runni
         assert agent.done == ["production"] * 6  # type: ignore[attr-defined]
         await bare.leave()
         await other.leave()
+
+
+@pytest.mark.req("X-4.2-1")
+async def test_a_call_that_became_a_proposal_is_given_up_when_its_caller_says(node: RunningNode) -> None:
+    async with with_tools(participant(node)) as target, participant(node, "restricted") as agent:
+        async with asyncio.timeout(10):
+            with pytest.raises(NoAnswer, match=r"within 0\.3 s"):
+                await agent.call(target.id, "dangerous_operation", {"target": "it"}, timeout_s=0.3)
+        assert target.done == []  # type: ignore[attr-defined]
+        (waiting,) = [one for one in agent.proposals if one.proposer == agent.id]
+        await agent.withdraw(waiting.id)
 
 
 def bare_id(bare: Bare) -> str:
