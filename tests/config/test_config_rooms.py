@@ -24,3 +24,11 @@ def test_a_list_of_members_with_another_privilege_is_no_key(project: Project) ->
     assert "observers" in project.problem('[[room]]\ntopic = "garden"\nobservers = ["client:eve"]').message
     plan = project.load('[[room]]\ntopic = "garden"\nmembers = ["client:bob"]\nfull = ["client:ada"]').plan
     assert plan.room[0].settings(plan.rooms).full == ("client:ada",)
+
+
+@pytest.mark.req("X-3.1-1")
+def test_the_two_privileges_are_known_by_their_names(project: Project) -> None:
+    said = '[[room]]\ntopic = "garden"\nextra_kinds = { note = "full", mood = "restricted" }'
+    plan = project.load(said).plan
+    kinds = plan.room[0].settings(plan.rooms).extra_kinds
+    assert kinds == {"note": "full", "mood": "restricted"}
