@@ -3,6 +3,9 @@
 import pytest
 from config_project import Project
 
+from interlock.config.plan import room_settings
+from interlock.protocol.rooms.participants import Privilege
+
 
 @pytest.mark.req("X-3.1-1")
 @pytest.mark.parametrize(
@@ -31,4 +34,8 @@ def test_the_two_privileges_are_known_by_their_names(project: Project) -> None:
     said = '[[room]]\ntopic = "garden"\nextra_kinds = { note = "full", mood = "restricted" }'
     plan = project.load(said).plan
     kinds = plan.room[0].settings(plan.rooms).extra_kinds
-    assert kinds == {"note": "full", "mood": "restricted"}
+    assert kinds == {"note": Privilege.FULL, "mood": Privilege.RESTRICTED}
+    assert (
+        room_settings(project.load(said.replace('[[room]]\ntopic = "garden"', "[rooms]")).plan.rooms, {}).extra_kinds
+        == kinds
+    )

@@ -22,6 +22,7 @@ from interlock.protocol.aql.safety.policy import (
 from interlock.protocol.aql.tool_operations import OperationRule
 from interlock.protocol.ax.budget import KEYS, Limits
 from interlock.protocol.devices.description import DeviceDescription
+from interlock.protocol.rooms.participants import Privilege
 from interlock.protocol.rooms.settings import RoomSettings
 
 
@@ -406,7 +407,9 @@ class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
 def room_settings(rooms: RoomsPlan, written: dict[str, Any]) -> RoomSettings:
     """Of a room for which no more is written than this."""
     fields = {field.name: getattr(rooms, field.name) for field in msgspec.structs.fields(RoomSettings)}
-    return RoomSettings(**fields | written)
+    fields |= written
+    fields["extra_kinds"] = {kind: Privilege(least) for kind, least in fields["extra_kinds"].items()}
+    return RoomSettings(**fields)
 
 
 class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):

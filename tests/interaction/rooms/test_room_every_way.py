@@ -23,6 +23,10 @@ presence_grace_s = 0.1
 
 [[room]]
 topic = "garden"
+
+[[room]]
+topic = "kinds"
+extra_kinds = { "note/pinned" = "full", "note/plain" = "restricted" }
 """
 SOURCES = Path(__file__).parents[3] / "src" / "interlock"
 DIGITS = "7" * 5000
@@ -166,6 +170,19 @@ def test_only_what_was_judged_is_published() -> None:
     for path in SOURCES.rglob("*.py"):
         if path.name != "room.py":
             assert "._enqueue(" not in path.read_text() or "rooms" not in path.parts
+
+
+@pytest.mark.req("X-3.2-4", "X-3.1-1")
+async def test_a_kind_of_the_rooms_own_takes_the_privilege_that_its_configuration_says(node: RunningNode) -> None:
+    async with joined(node, *names("restricted", "full"), topic="kinds") as (agent, human):
+        plain = await agent.send("note/plain", {"text": "x"})
+        assert (await human.until(id=plain))["kind"] == "note/plain"
+        await agent.send("note/pinned", {"text": "x"})
+        assert (await agent.until(event="error"))["payload"]["code"] == "kind_not_allowed"
+        pinned = await human.send("note/pinned", {"text": "x"})
+        assert (await agent.until(kind="note/pinned"))["id"] == pinned
+        await human.send("note/other", {"text": "x"})
+        assert (await human.until(event="error"))["payload"]["code"] == "unknown_kind"
 
 
 @pytest.mark.req("X-5.1-5")
