@@ -254,8 +254,8 @@ def _watch_port(
     if description.link.transport != "uart_cbor" or port is None or port == SIMULATED:
         if unreachable is not None:
             raise unreachable
-        hint = "watch it through its node: interlock device monitor SEGMENT"
-        raise Refused("no_port", f"{device} has no serial port that could be read", hint=hint)
+        through = "watch it through its node: interlock device monitor SEGMENT"
+        raise Refused("no_port", f"{device} has no serial port that could be read", hint=through)
     if not invocation.out.as_json:
         invocation.out.remark(f"no node is asked: reading {port} itself; nothing is sent, Ctrl-C ends it")
     try:
