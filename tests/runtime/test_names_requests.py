@@ -115,6 +115,8 @@ async def test_one_name_does_not_shadow_another_controllers(here: NamesHere) -> 
         with pytest.raises(Refused, match="org_alter_ is Alter Meridian") as refused:
             await here.requests.file(ACME, proposal(name, vendor_prefix=prefix))
         assert refused.value.error == "prefix_conflict"
+        (found,) = [one for one in refused.value.details["findings"] if one["code"] == "prefix_conflict"]
+        assert (found["criterion"], found["verdict"]) == (5, "fail")
     for name in ("org_alters_x", "organ_x"):
         findings = await here.requests.check(proposal(name, vendor_prefix="none"))
         assert "prefix_conflict" not in codes(findings)
@@ -263,6 +265,8 @@ async def test_a_denial_has_a_reason_and_a_resubmission_names_the_request_before
     refused = await here.deny(request, reason=" ")
     assert isinstance(refused, Fault) and refused.data is not None
     assert (refused.message, refused.data["detail"]) == ("reason_required", "say why: the registrant is told")
+    plain = await here.requests.file(ACME, proposal("acme_plain"))
+    assert isinstance(await here.accept(plain, reason=None), Approval)  # where nothing is open, it needs no words
     await here.deny(request, "the schema is not the document's", "return")
     returned = here.state.registry.requests[request.id]
     assert (returned.state, returned.reason) == (RequestState.REVISION_REQUESTED, "the schema is not the document's")

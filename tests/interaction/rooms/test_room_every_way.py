@@ -172,7 +172,7 @@ def test_only_what_was_judged_is_published() -> None:
             assert "._enqueue(" not in path.read_text() or "rooms" not in path.parts
 
 
-@pytest.mark.req("X-3.2-4", "X-3.1-1")
+@pytest.mark.req("X-3.2-4", "X-3.1-1", "X-3.1-3")
 async def test_a_kind_of_the_rooms_own_takes_the_privilege_that_its_configuration_says(node: RunningNode) -> None:
     async with joined(node, *names("restricted", "full"), topic="kinds") as (agent, human):
         plain = await agent.send("note/plain", {"text": "x"})
@@ -199,7 +199,7 @@ async def test_what_was_refused_stays_refused_after_a_promotion(node: RunningNod
     assert earlier not in history(node)
 
 
-@pytest.mark.req("X-4-6")
+@pytest.mark.req("X-4-6", "X-7.1-1")
 async def test_who_sent_an_envelope_may_be_said_and_is_filled_in_where_it_is_not(node: RunningNode) -> None:
     (name, _), (other, _) = who = names("full", "full")
     async with joined(node, *who) as (one, witness):
