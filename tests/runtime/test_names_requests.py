@@ -136,6 +136,7 @@ async def test_one_name_does_not_shadow_another_controllers(here: NamesHere) -> 
         ({"authentication_scope": "Members Only"}, "scope_syntax", 4),
         ({"authentication_scope": "public"}, "public_not_permanent", 4),
         ({"specification_reference": ""}, "reference_missing", 2),
+        ({"specification_reference": "draft-acme-search-03\n"}, "reference_missing", 2),
         ({"specification_reference": "", "status": "Provisional"}, "reference_missing", 2),
         ({"argument_schema": Raw(b"{}"), "status": "Provisional"}, "schema_imprecise", 3),
         ({"semantics": ""}, "semantics_missing", 3),
