@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.nats_server import NatsServer
@@ -105,6 +106,69 @@ async def test_a_write_that_was_done_although_it_timed_out_is_told_to_its_writer
             change = await anext(watch)
         assert change.entry is not None
         assert change.entry.value == b"late"
+
+
+async def test_what_comes_while_a_key_is_written_is_told_once_its_writer_knows(
+    nats_server: NatsServer, node: str
+) -> None:
+    async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
+        watch = one.replication.watch("b")
+        publish, is_stored, may_go_on = one.kv._jetstream.publish, asyncio.Event(), asyncio.Event()
+
+        async def publish_late(*args: Any, **more: Any) -> int:
+            sequence = await publish(*args, **more)
+            is_stored.set()
+            await may_go_on.wait()
+            return sequence
+
+        one.kv._jetstream.publish = publish_late  # type: ignore[method-assign]
+        async with asyncio.timeout(BOUND_S):
+            mine = asyncio.create_task(one.kv.put("b", "k", b"mine", NOW))
+            await is_stored.wait()
+            later = await other.kv.put("b", "k", b"theirs", NOW)
+            await other.kv.put("b", "end", b"", NOW)
+            assert (await anext(watch)).key == "end"
+            may_go_on.set()
+            assert await mine < later
+            assert await anext(watch) == Change("k", Entry("k", b"theirs", later))
+
+
+async def test_what_no_interlock_wrote_keeps_back_nothing(nats_server: NatsServer, node: str) -> None:
+    async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
+        watch, subject = one.replication.watch("b"), f"{other.kv._names.entries}.b"
+        send = other._connection.send
+        await send(f"{subject}.expires", b"", {"Interlock-Expires": "soon"})
+        await send(f"{subject}.parts", b"", {"Interlock-Parts": "many"})
+        await send(f"{subject}._sdigest", b"", {})
+        await send(f"{subject}._FF", b"", {})
+        await other.kv.put("b", "end", b"", NOW)
+        async with asyncio.timeout(BOUND_S):
+            assert (await anext(watch)).key == "end"
+        assert [entry.key for entry in await one.kv.entries("b", NOW)] == ["end"]
+
+
+async def test_a_secret_that_cannot_be_read_for_a_moment_does_not_end_the_trying(
+    own_server: NatsServer, node: str
+) -> None:
+    failures = 0
+    is_broken = asyncio.Event()
+
+    async def secret() -> str | None:
+        nonlocal failures
+        if is_broken.is_set():
+            failures += 1
+            is_broken.clear()
+            raise OSError("the file is being replaced")
+        return None
+
+    servers = NatsServers(urls=(own_server.url,), secret=secret)
+    async with opened(SharedPlace(servers=servers, node=node)) as store:
+        is_broken.set()
+        own_server.kill()
+        await reachable(store, False)
+        own_server.start()
+        await reachable(store)
+        assert failures == 1
 
 
 async def test_a_watcher_that_is_slow_hears_the_last_of_each_key(nats_server: NatsServer, node: str) -> None:

@@ -242,6 +242,9 @@ class Connection:
             except StoreRefused as refused:  # the server was changed: it may be put right while this node runs
                 self._problem = str(refused)
                 _log.warning("%s", refused)
+            except Exception as failed:  # whatever it is, it may be put right too
+                self._problem = f"{type(failed).__name__}: {failed}"
+                _log.exception("%s: connecting failed in a way it should not", self._servers)
             else:
                 _log.info("%s: connected again", self._servers)
                 self._tell()

@@ -11,8 +11,9 @@ the sequences just before it. A reader that finds one of them replaced reads the
 import asyncio
 import base64
 import contextlib
+import logging
 import math
-import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
@@ -21,9 +22,10 @@ import msgspec
 from interlock.store.expiry import expiry
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Stored, WrongSequence
 from interlock.store.nats.subjects import Names, is_digest, text_of, token
-from interlock.store.ports import Change, Conflict, Entry, StoreError, StoreRefused, Unavailable
+from interlock.store.ports import Change, Conflict, Damaged, Entry, StoreError, StoreRefused, Unavailable
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 EXPIRED_KEPT_S = 3600  # an expired entry stays for so long on the server: replicas' clocks may differ
 DELETED_KEPT_S = 7 * 86400  # a replica that was away for longer has to be restarted to know what was deleted
@@ -35,13 +37,19 @@ EXPIRES = "Interlock-Expires"
 DELETED = "Interlock-Deleted"
 PARTS = "Interlock-Parts"
 KEY = "Interlock-Key"
-WRITE = "Interlock-Write"  # tells a watcher which messages are of its own process
 TTL = "Nats-TTL"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 
 class _Replaced(Exception):
     """A part belongs to a later value."""
+
+
+class _Unreadable(Damaged):
+    """No Interlock has written it."""
+
+    def __init__(self, message: Stored) -> None:
+        super().__init__(f"what {message.subject} holds on the NATS server cannot be read; remove it there")
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -56,33 +64,34 @@ _NOTHING = _Found()
 
 
 class OwnWrite:
-    def __init__(self) -> None:
-        self.id = secrets.token_hex(8)
-        self.sequence = 0  # 0: it is under way, or failed
+    sequence = 0  # 0: it is under way, or failed
 
 
 class OwnWrites:
     """What this process writes: under way, and done. Those who watch leave it out."""
 
     def __init__(self) -> None:
-        self.under_way: set[str] = set()
+        self.under_way: Counter[str] = Counter()  # by subject
         self.last = 0  # the highest sequence
-        self._on_end: list[Callable[[str, OwnWrite], None]] = []
+        self._on_end: list[Callable[[str, int], None]] = []
 
-    def on_end(self, told: Callable[[str, OwnWrite], None]) -> None:
+    def on_end(self, told: Callable[[str, int], None]) -> None:
+        """Told the subject and the sequence, 0 where the write failed."""
         self._on_end.append(told)
 
     @contextlib.contextmanager
     def write(self, subject: str) -> Iterator[OwnWrite]:
         write = OwnWrite()
-        self.under_way.add(write.id)
+        self.under_way[subject] += 1
         try:
             yield write
         finally:
-            self.under_way.discard(write.id)
+            self.under_way[subject] -= 1
+            if not self.under_way[subject]:
+                del self.under_way[subject]
             self.last = max(self.last, write.sequence)
             for told in self._on_end:
-                told(subject, write)
+                told(subject, write.sequence)
 
 
 class NatsKeyValue:
@@ -118,8 +127,11 @@ class NatsKeyValue:
         )
         found: dict[str, Entry] = {}  # a key that was written meanwhile may come twice: the later one stands
         for message in messages:
-            one = _found(message)
-            key = key_of(message)
+            try:
+                key, one = key_of(message), _found(message)
+            except _Unreadable as nonsense:
+                _log.error("%s", nonsense)
+                continue
             found.pop(key, None)
             if one.entry is None or not _lives(one.entry, now):
                 continue
@@ -178,9 +190,12 @@ class NatsKeyValue:
             return True
 
     async def change_of(self, bucket: str, message: Stored) -> Change | None:
-        """What a message of the stream says; None: it is already replaced, and a later one says it."""
-        key = key_of(message)
-        found = _found(message)
+        """What a message of the stream says; None: nothing that can be read, or a later one says it."""
+        try:
+            key, found = key_of(message), _found(message)
+        except _Unreadable as nonsense:
+            _log.error("%s", nonsense)
+            return None
         if found.entry is None:
             return Change(key, None)
         try:
@@ -244,7 +259,6 @@ class NatsKeyValue:
         headers[PARTS] = str(len(parts))
         async with self._in_parts:
             with self.own.write(subject) as write:
-                headers[WRITE] = write.id
                 publish = self._jetstream.publish_batch(self._stream, [*messages, (subject, b"", headers)])
                 sequence = write.sequence = await self._asked(publish)
         if found.parts > len(parts):
@@ -253,7 +267,6 @@ class NatsKeyValue:
 
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         with self.own.write(subject) as write:
-            headers = {**headers, WRITE: write.id}
             write.sequence = await self._jetstream.asked(
                 self._stream, self._jetstream.publish(self._stream, subject, data, headers)
             )
@@ -276,18 +289,24 @@ def _found(message: Stored) -> _Found:
     if DELETED in message.headers:
         return _Found(sequence=message.sequence)
     expires = message.headers.get(EXPIRES)
-    return _Found(
-        sequence=message.sequence,
-        entry=Entry(key_of(message), message.data, message.sequence, None if expires is None else float(expires)),
-        parts=int(message.headers.get(PARTS, "0")),
-    )
+    try:
+        return _Found(
+            sequence=message.sequence,
+            entry=Entry(key_of(message), message.data, message.sequence, None if expires is None else float(expires)),
+            parts=int(message.headers.get(PARTS, "0")),
+        )
+    except ValueError:
+        raise _Unreadable(message) from None
 
 
 def key_of(message: Stored) -> str:
     last = message.subject.rpartition(".")[2]
-    if is_digest(last):
-        return base64.urlsafe_b64decode(message.headers[KEY]).decode()
-    return text_of(last)
+    try:
+        if is_digest(last):
+            return base64.urlsafe_b64decode(message.headers[KEY]).decode()
+        return text_of(last)
+    except (ValueError, KeyError):
+        raise _Unreadable(message) from None
 
 
 def _key_header(key: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Who watches which bucket: one reader of the key-value stream tells all of them.
 
 Of a key that changes faster than its watcher takes the changes, the last change is told. What this process wrote itself
-is not told, nor what is older than that: a message of a write that is still under way is held until it is known how
-that ended.
+is not told, nor what is older than that: while it writes a key, what comes of that key is held until it is known how
+that ended. So what is told is newer than what the writer knows already.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Self
 from nats.aio.msg import Msg
 
 from interlock.store.nats.jetstream import JetStream, Stored
-from interlock.store.nats.key_value import WRITE, NatsKeyValue, OwnWrite
+from interlock.store.nats.key_value import NatsKeyValue
 from interlock.store.nats.reader import Reader, RunningReader
 from interlock.store.nats.subjects import Names, token
 from interlock.store.ports import Change, StoreRefused, Unavailable
@@ -24,7 +24,7 @@ class Watching:
         self._names = names
         self._kv = kv
         self._watches: dict[str, list[NatsWatch]] = {}
-        self._held: dict[str, Stored] = {}  # by the id of its write
+        self._held: dict[str, Stored] = {}  # by subject: the last message
         self._own: dict[str, int] = {}  # by subject: a sequence that the reader has yet to come to
         kv.own.on_end(self._on_own)
         self._reader: RunningReader | None = None
@@ -70,25 +70,27 @@ class Watching:
         stored = Stored(message.subject, sequence, dict(message.headers or {}), message.data)
         own = self._own.get(stored.subject, 0)
         self._own = {subject: later for subject, later in self._own.items() if later > sequence}
-        write = stored.headers.get(WRITE, "")
-        if write in self._kv.own.under_way:
-            self._held[write] = stored
-        elif sequence > own:
+        if sequence <= own:
+            return
+        if stored.subject in self._kv.own.under_way:
+            self._held[stored.subject] = stored
+        else:
             self._tell(stored)
 
     def _tell(self, message: Stored) -> None:
         for watch in self._watches.get(self._bucket(message.subject), ()):
             watch.take(message)
 
-    def _on_own(self, subject: str, write: OwnWrite) -> None:
-        held = self._held.pop(write.id, None)
-        if write.sequence:
-            if self._reader is not None and write.sequence > self._reader.reader.position:
-                self._own[subject] = max(write.sequence, self._own.get(subject, 0))
+    def _on_own(self, subject: str, sequence: int) -> None:
+        if sequence:
+            if self._reader is not None and sequence > self._reader.reader.position:
+                self._own[subject] = max(sequence, self._own.get(subject, 0))
             for watch in self._watches.get(self._bucket(subject), ()):
-                watch.drop(subject, write.sequence)
-        elif held is not None:
-            self._tell(held)  # it failed, as far as the caller knows: this is news
+                watch.drop(subject, sequence)
+            if subject in self._held and self._held[subject].sequence <= sequence:
+                del self._held[subject]
+        if subject not in self._kv.own.under_way and (held := self._held.pop(subject, None)) is not None:
+            self._tell(held)  # by another; or by a write that failed, as far as its caller knows: this is news
 
     def _bucket(self, subject: str) -> str:
         return subject.removeprefix(f"{self._names.entries}.").partition(".")[0]
