@@ -225,9 +225,13 @@ class TokenRegistry:
         return token, record
 
     async def revoke(self, reference: str) -> tuple[str, ...]:
-        revoked = await self._table.revoke(reference, self._clock.wall())
+        now = self._clock.wall()
+        revoked = await self._table.revoke(reference, now)
         self._known.clear()
-        await self.open()
+        # Not read again: what another replica revokes meanwhile would be taken back.
+        for hash, record in self._records.items():
+            if record.id in revoked:
+                self._records[hash] = msgspec.structs.replace(record, revoked_at=now)
         return revoked
 
     async def list(self) -> list[TokenRecord]:

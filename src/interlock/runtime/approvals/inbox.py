@@ -27,7 +27,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.audit import ApprovalAudit
 from interlock.runtime.approvals.feed import ApprovalFeed, Listener
 from interlock.runtime.approvals.index import DEFINITIONS, Index, Key, definition_key, key_of
-from interlock.runtime.approvals.storage import ApprovalStore, maybe_read
+from interlock.runtime.approvals.storage import ApprovalEntry, ApprovalStore, maybe_read
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.feed import Feed
@@ -101,19 +101,35 @@ class Inbox:
     def is_elsewhere(self, id: str) -> bool:
         """Whether another replica, which lives, raised it or moved it last."""
         entry = self._index.maybe_filed(id)
-        is_own = entry is None or self._replicas is None or entry.replica == self._replicas.own_id
-        return not is_own and entry is not None and self._is_finished_by(entry.replica)
+        return entry is not None and not self._is_own(entry) and self._is_finished_by(entry.replica)
 
     def take_change(self, change: Change) -> None:
-        """What another replica raised or moved."""
+        """What another replica raised or moved; or this one, with a write of which it was told that it failed."""
+        entry = None if change.entry is None else maybe_read(change.entry)
+        known = self._index.maybe_filed(change.key)
         if change.entry is None:
             self._index.forget(change.key)
+        elif entry is None or (known is not None and known.revision > entry.revision):
             return
-        entry, known = maybe_read(change.entry), self._index.maybe_filed(change.key)
-        if entry is not None and (known is None or known.revision < entry.revision):
+        elif not self._is_own(entry):
+            self._take(entry)
+        else:
             self._index.keep(entry)
+            self._feed.tell(entry.approval)
+            if entry.approval.status is Status.USED:  # not really: who wanted to was refused
+                self._work.begin(self._move(change.key, Move.FAIL, outcome=_UNSENT), "approvals")
+
+    def _take(self, entry: ApprovalEntry) -> None:
+        """Keeps what another replica has written, and tells of it once."""
+        known = self._index.maybe_filed(entry.approval.id)
+        self._index.keep(entry)
+        if known is None or known.revision < entry.revision:
             self._feed.tell(entry.approval, is_own=False)
             self.heard.publish(entry.approval)
+
+    def _is_own(self, entry: ApprovalEntry) -> bool:
+        replicas = self._replicas
+        return replicas is None or replicas.is_alone or entry.replica == replicas.own_id
 
     def replan(self, rules: Rules) -> None:
         """Takes rules for what is raised from now on; what waits keeps its time."""
@@ -347,8 +363,10 @@ class Inbox:
         entry = await self._store.maybe_read(id)
         if entry is None:
             self._index.forget(id)
-        else:
+        elif self._is_own(entry):
             self._index.keep(entry)
+        else:
+            self._take(entry)
 
     def _tell(self, approval: Approval, before: Approval | None) -> None:
         if before is None or approval.decision == before.decision:  # a decision is on record already

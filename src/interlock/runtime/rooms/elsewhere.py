@@ -2,12 +2,14 @@
 
 Theory of operation. Each replica writes down the connections it holds, one entry each, under its own id. What the
 others write becomes seats in the rooms of this replica: a `Connected` that is told nothing here, because its own
-replica hears the same envelopes. To close one, or to give it another privilege while it stays, its replica is asked.
-The entries of a replica whose lease is over are removed by those that live.
+replica hears the same envelopes. To close one, or to give it another privilege while it stays, its replica is asked:
+by an entry too, so that it hears of it even if it is away from the store for a moment. The entries of a replica whose
+lease is over are removed by those that live; one that lives after all writes its own again.
 """
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -18,11 +20,13 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.replicas import Replicas
 from interlock.runtime.rooms.room import Connected, Delivery, Room
-from interlock.store.ports import Change, Entry, Store, StoreError, Subscription
+from interlock.store.ports import Change, Entry, Store, StoreError
 
 log = logging.getLogger("interlock.rooms")
 
 BUCKET: Final = "room-seats"  # topic, participant, connection, each after a line feed -> Seated
+ASKED: Final = "room-asks"  # replica, a random id, each after a line feed -> Asked
+ASKED_S: Final = 60.0
 WRITE_AGAIN_S: Final = 1.0  # after the store was away
 
 Place = tuple[str, str]  # topic, participant
@@ -79,7 +83,6 @@ class SeatsElsewhere:
     def __init__(self, store: Store, replicas: Replicas, clock: Clock, rooms: Mapping[str, Room]) -> None:
         """`rooms`: by topic, as they are now."""
         self._kv = store.kv
-        self._pubsub = store.pubsub
         self._replicas = replicas
         self._clock = clock
         self._rooms = rooms
@@ -88,30 +91,27 @@ class SeatsElsewhere:
         self._revisions: dict[str, int] = {}  # of connections of this replica
         self._unwritten: dict[str, bytes | None] = {}
         self._writer: asyncio.Task[None] | None = None
-        self._asked: Subscription | None = None
+        self._is_open = False
         self._work = BackgroundTasks()
         replicas.on_change(BUCKET, self._take_change)
+        replicas.on_change(ASKED, self._take_asked)
         replicas.gone.subscribe(self._forget_replica)
 
     async def open(self) -> None:
         """Raises StoreError."""
         if self._replicas.is_alone:
             return
-        self._asked = self._pubsub.subscribe(_subject(self._replicas.own_id))
-        self._work.begin(self._follow_asked(self._asked), "rooms: other replicas")
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             self._take_change(Change(entry.key, entry))
+        self._is_open = True
 
     async def close(self) -> None:
         """The rooms have sent everyone away."""
-        if self._asked is not None:
-            self._asked.close()
-        if self._writer is not None and not self._replicas.is_alone:
-            try:
-                await self._write_once()
-            except StoreError as away:
-                log.warning("who was connected here is forgotten when the lease is over: %s", away)
         await self._work.close()
+        try:
+            await self._write_once()
+        except StoreError as away:
+            log.warning("who was connected here is forgotten when the lease is over: %s", away)
 
     # What this replica holds
 
@@ -123,15 +123,18 @@ class SeatsElsewhere:
         here = {} if seat is None else {one.id: one for one in seat.connections if one.is_here}
         before = self._written.pop(place, {})
         now = {id: self._seated(one, seat.participant, seat.principal) for id, one in here.items()} if seat else {}
-        for id in before.keys() - now.keys():
-            self._unwritten[_key(place, id)] = None
-            self._revisions.pop(id, None)
-        for id, one in now.items():
-            if before.get(id) != one:
-                self._unwritten[_key(place, id)] = msgspec.json.encode(one)
         if now:
             self._written[place] = now
-        if self._unwritten and (self._writer is None or self._writer.done()):
+        for id in before.keys() - now.keys():
+            self._revisions.pop(id, None)
+            self._write_soon(_key(place, id), None)
+        for id, one in now.items():
+            if before.get(id) != one:
+                self._write_soon(_key(place, id), msgspec.json.encode(one))
+
+    def _write_soon(self, key: str, value: bytes | None) -> None:
+        self._unwritten[key] = value
+        if self._writer is None or self._writer.done():
             self._writer = self._work.begin(self._write(), "rooms: who is connected here")
 
     def _seated(self, one: Connected, participant: Participant, principal: str) -> Seated:
@@ -154,17 +157,24 @@ class SeatsElsewhere:
                 await self._kv.delete(BUCKET, key)
             else:
                 revision = await self._kv.put(BUCKET, key, value, self._clock.wall())
-                self._revisions[_connection_of(key)] = revision
-            if self._unwritten.get(key) is value:
+                if self._unwritten[key] is not None:
+                    self._revisions[_connection_of(key)] = revision
+            if self._unwritten[key] is value:
                 del self._unwritten[key]
 
     # What others hold
 
     def _take_change(self, change: Change) -> None:
+        if change.key.count("\n") != 2:
+            log.error("who is connected to another replica cannot be read: %r", change.key)
+            return
         topic, participant, id = change.key.split("\n")
         room, known = self._rooms.get(topic), self._known.get(change.key)
         seated = None if change.entry is None else _maybe_seated(change.entry)
         if seated is not None and seated.replica == self._replicas.own_id:
+            return
+        if seated is None and (here := self._written.get((topic, participant), {}).get(id)) is not None:
+            self._write_soon(change.key, msgspec.json.encode(here))  # another believed this replica to be gone
             return
         if seated is not None and not self._replicas.is_alive(seated.replica):
             self._remove(change.key)
@@ -191,10 +201,19 @@ class SeatsElsewhere:
 
     def look_at(self, room: Room) -> None:
         """Those who were in a room before this replica had it."""
-        self._work.begin(self._look_at(room.topic), "rooms: a room of other replicas")
+        if self._is_open:
+            self._known = {key: one for key, one in self._known.items() if not key.startswith(f"{room.topic}\n")}
+            self._work.begin(self._look_at(room.topic), "rooms: a room of other replicas")
 
     async def _look_at(self, topic: str) -> None:
-        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+        while True:
+            try:
+                entries = await self._kv.entries(BUCKET, self._clock.wall())
+                break
+            except StoreError as away:
+                log.warning("room %s: who is connected to other replicas cannot be read yet: %s", topic, away)
+                await asyncio.sleep(WRITE_AGAIN_S)
+        for entry in entries:
             if entry.key.startswith(f"{topic}\n") and entry.key not in self._known:
                 self._take_change(Change(entry.key, entry))
 
@@ -224,17 +243,19 @@ class SeatsElsewhere:
         self._work.begin(self._ask(replica, asked), "rooms: another replica")
 
     async def _ask(self, replica: str, asked: Asked) -> None:
-        try:
-            await self._pubsub.publish(_subject(replica), msgspec.json.encode(asked))
-        except StoreError as away:
-            log.warning("room %s: another replica could not be asked: %s", asked.topic, away)
-
-    async def _follow_asked(self, messages: Subscription) -> None:
-        async for message in messages:
+        key, value = f"{replica}\n{uuid.uuid4()}", msgspec.json.encode(asked)
+        while self._replicas.is_alive(replica):
             try:
-                self._do(msgspec.json.decode(message, type=Asked))
-            except msgspec.DecodeError as error:
-                log.error("what another replica asks cannot be read: %s", error)
+                await self._kv.put(ASKED, key, value, self._clock.wall(), ttl_s=ASKED_S)
+            except StoreError as away:
+                log.warning("room %s: another replica cannot be asked yet: %s", asked.topic, away)
+                await asyncio.sleep(WRITE_AGAIN_S)
+            else:
+                return
+
+    def _take_asked(self, change: Change) -> None:
+        if change.entry is not None and change.key.startswith(f"{self._replicas.own_id}\n"):
+            self._do(msgspec.json.decode(change.entry.value, type=Asked))
 
     def _do(self, asked: Asked) -> None:
         room = self._rooms.get(asked.topic)
@@ -253,10 +274,6 @@ def _key(place: Place, connection: str) -> str:
 
 def _connection_of(key: str) -> str:
     return key.rpartition("\n")[2]
-
-
-def _subject(replica: str) -> str:
-    return f"rooms.{replica}"
 
 
 def _maybe_seated(entry: Entry) -> Seated | None:

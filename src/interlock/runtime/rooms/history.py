@@ -1,15 +1,20 @@
 """The history of one room: what was accepted, in its order, on disk.
 
-A record is the time of receipt, a line feed, and the envelope as participants received it. The sequence of a record is
-the envelope's place in the one order of the topic (X-1-3).
+A record is the time of receipt, a line feed, and the envelope as participants received it; where several replicas
+append, a space and who did so stand after the time. The sequence of a record is the envelope's place in the one order
+of the topic (X-1-3).
 """
 
+import logging
+import secrets
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from interlock.store.ports import Following, Record, Store
+
+log = logging.getLogger("interlock.rooms")
 
 READ_MAX: Final = 1000  # records in one reading
 TOLD_BYTES: Final = 512 * 1024  # of records in one message
@@ -19,6 +24,7 @@ class Stored(msgspec.Struct, frozen=True):
     sequence: int
     received_at: float
     data: bytes
+    by: bytes = b""  # which `History.own` appended it
 
 
 class History:
@@ -26,6 +32,7 @@ class History:
         self._streams = store.streams
         self._replication = store.replication
         self._stream = f"rooms/{topic}"
+        self.own = secrets.token_hex(8).encode()  # marks what is appended here, where others append too
         self._forgotten = 0  # the store itself keeps the last record of a stream
 
     @property
@@ -39,7 +46,7 @@ class History:
         Raises StoreError; then none is kept, or `follow` tells which.
         """
         if self._replication is not None:
-            each = [(id, b"%.3f\n%b" % (at, data)) for id, at, data in accepted]
+            each = [(id, b"%.3f %b\n%b" % (at, self.own, data)) for id, at, data in accepted]
             return await self._replication.append_new(self._stream, each)
         last = await self._streams.append(self._stream, [b"%.3f\n%b" % (at, data) for _, at, data in accepted])
         return list(range(last - len(accepted) + 1, last + 1))
@@ -74,5 +81,11 @@ def within_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:
 
 
 def stored(record: Record) -> Stored:
-    at, _, data = record.data.partition(b"\n")
-    return Stored(record.sequence, float(at), data)
+    """What cannot be read came at no time, and is no envelope."""
+    head, _, data = record.data.partition(b"\n")
+    at, _, by = head.partition(b" ")
+    try:
+        return Stored(record.sequence, float(at), data, by)
+    except ValueError:
+        log.error("the record %d of a room cannot be read", record.sequence)
+        return Stored(record.sequence, 0.0, b"")

@@ -35,7 +35,7 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.base.replicas import Replicas
+from interlock.runtime.base.replicas import LEASE_S, Replicas
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.fulfilments import Fulfilments
 from interlock.runtime.rooms.proposal_index import Key, ProposalIndex, Tracked, decider, key_of
@@ -48,6 +48,7 @@ LISTED_MAX: Final = 100  # proposals in one answer, the newest
 TRACKED_PAUSE_S: Final = 0.01
 TRACKED_TRIES_MAX: Final = 500
 ADOPTED_S: Final = 5.0  # a proposal that its own replica did not put into the inbox until then is put there here
+CARRIED_OUT_MAX: Final = 10_000  # requests of other replicas whose answer is awaited; some are never answered
 NONCE_BYTES: Final = 24
 IN_THE_ROOM: Final = "carried out in the room"
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
@@ -141,12 +142,13 @@ class Proposals:
     def on_lost(self, room: Room, envelope: Envelope) -> None:
         self.index.release(room.topic, envelope.sender or "", envelope.id)
 
-    def recover(self, room: Room, envelope: Envelope, received_at: float) -> None:
-        """One whose approval was not on disk yet when the node died."""
+    def recover(self, room: Room, envelope: Envelope, received_at: float, principal: str = "") -> None:
+        """One whose approval was not on disk yet when its replica died. `principal`: whose it is, if that is known."""
         is_over = received_at + room.settings.proposal_ttl_s <= self._clock.wall()
         if room.settings.tracker and not is_over and (room.topic, envelope.id) not in self.index:
             self.index.hold(room.topic, envelope.sender or "", envelope.id)
-            self._published.put_nowait((room, envelope, f"participant:{envelope.sender}", received_at))
+            principal = principal or f"participant:{envelope.sender}"
+            self._published.put_nowait((room, envelope, principal, received_at))
 
     def on_published(self, room: Room, envelope: Envelope, principal: str) -> None:
         if room.settings.tracker and self._is_relevant(room, envelope):
@@ -165,6 +167,8 @@ class Proposals:
         elif envelope.kind == MCP and (tracked := self.index.maybe_tracked((room.topic, answers))) is not None:
             tracked.fulfilment = envelope.id
             self._carried_out[envelope.id] = (room.topic, answers)
+            if len(self._carried_out) > CARRIED_OUT_MAX:
+                del self._carried_out[next(iter(self._carried_out))]
         elif (key := self._carried_out.pop(answers, None)) is not None:
             tracked = self.index.maybe_tracked(key)
             if tracked is not None and tracked.answer is None:
@@ -225,7 +229,7 @@ class Proposals:
         if proposed is None:
             said = "its params cannot be shown to a person as everyone would read them; it is not tracked"
             refusal = Refusal("invalid_proposal", said, id=envelope.id)
-        elif not await self._is_first(room, envelope):
+        elif not await self._is_first(room, envelope, principal, received_at):
             return
         else:
             raised = await self._inbox.raise_(self._draft(room, envelope, proposed, principal, received_at))
@@ -238,15 +242,19 @@ class Proposals:
         self.index.release(room.topic, proposer, envelope.id)
         room.tell(proposer, refusal)
 
-    async def _is_first(self, room: Room, envelope: Envelope) -> bool:
+    async def _is_first(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> bool:
         """Whether no other replica puts it into the inbox."""
         try:
             is_first = await self._replicas.claim(f"proposal\n{room.topic}\n{envelope.id}")
-        except StoreError:
-            return True  # the inbox cannot be written either, and says so
+        except StoreError as away:
+            log.warning("room %s: the proposal %s is tried again: %s", room.topic, envelope.id, away)
+            is_first = False
         raised = self.index.maybe(room.topic, envelope.id)
         if not is_first and (raised is None or raised.status is not Status.PENDING):
             self.index.release(room.topic, envelope.sender or "", envelope.id)
+        if not is_first and raised is None:  # who claimed it may be no more before it is in the inbox
+            began = self._clock.wall() if received_at is None else received_at
+            asyncio.get_running_loop().call_later(LEASE_S, self.recover, room, envelope, began, principal)
         return is_first
 
     def _draft(

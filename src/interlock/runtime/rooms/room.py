@@ -32,7 +32,7 @@ from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.history import History, Stored, stored
 from interlock.runtime.rooms.known_envelopes import KNOWN_MIN, KnownEnvelopes
 from interlock.runtime.rooms.participant_records import ParticipantRecords
-from interlock.store.ports import Following, Record, StoreError
+from interlock.store.ports import Following, Record, StoreError, Unavailable
 
 log = logging.getLogger("interlock.rooms")
 
@@ -48,6 +48,7 @@ RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle on
 DELIVERIES_PER_TURN: Final = 256  # then others have their turn; what one connection hears in a turn is one write
 ALONE_PER_TURN: Final = 16  # of one envelope, with which no other is written: calls of others wait a tenth of it
 DAY_S: Final = 86_400
+_NOT_STORED: Final = Refusal("unavailable", "the room cannot store envelopes at the moment; send it again")
 
 
 class Delivery(msgspec.Struct):
@@ -176,6 +177,7 @@ class Room:
         self._queue: list[Delivery] = []
         self._awaited: dict[str, Delivery] = {}  # by id: stored, or about to be, and not heard yet
         self._following: Following[Record] | None = None
+        self._is_deaf = False  # what replicas publish is heard no more
         self._numbered = 0
         self._writer: asyncio.Task[None] | None = None
         self._background = BackgroundTasks()
@@ -538,17 +540,18 @@ class Room:
 
     async def _store(self, kept: list[Delivery]) -> bool:
         try:
+            if self._is_deaf:
+                raise Unavailable("what is published can no longer be followed; restart this node")
             sequences = await self.history.append([(one.envelope.id, one.received_at, one.data) for one in kept])
         except StoreError as away:
             log.error("room %s: envelopes cannot be stored: %s", self.topic, away)
-            said = "the room cannot store envelopes at the moment; send it again"
-            self._give_up(kept, Refusal("unavailable", said))
+            self._give_up(kept)
             return False
-        taken = [one for one, sequence in zip(kept, sequences, strict=True) if not sequence]
-        said = "this id was published at the same moment at another replica; each envelope has an id of its own"
-        self._give_up(taken, Refusal("duplicate_id", said, {"identical": False}))
         for one, sequence in zip(kept, sequences, strict=True):
-            one.sequence = sequence
+            if not self.history.is_shared:
+                one.sequence = sequence
+            elif not sequence and self._known.maybe_sequence(one.envelope.id) is not None:
+                self._refuse_taken(one)  # otherwise the one that took the id is yet to be heard
         return True
 
     async def _deliver_all(self, batch: list[Delivery]) -> None:
@@ -570,20 +573,33 @@ class Room:
 
     async def _follow(self, published: Following[Record]) -> None:
         """The one order, as every replica hears it (X-10.1-2)."""
-        async for record in published:
-            heard = stored(record)
-            envelope = decode_untrusted(heard.data, len(heard.data))
-            if not isinstance(envelope, Envelope):
-                log.error("room %s: the record %d is no envelope", self.topic, heard.sequence)
-                self.delivered = heard.sequence
-                continue
-            one = self._awaited.get(envelope.id)
-            if one is not None and one.data == heard.data:
-                del self._awaited[envelope.id]
-            else:  # also where another replica was first with an id that was sent here
-                one = self._hear(envelope, heard)
-            one.sequence = heard.sequence
-            await self._deliver_all([one])
+        try:
+            async for record in published:
+                try:
+                    await self._take(stored(record))
+                except Exception:  # one that cannot be taken must not keep back those that follow
+                    log.exception("room %s: the record %d cannot be taken", self.topic, record.sequence)
+                    self.delivered = record.sequence
+        except StoreError as lost:
+            log.error("room %s is no longer served by this replica: %s", self.topic, lost)
+        self._is_deaf = True
+        self._give_up(list(self._awaited.values()))
+
+    async def _take(self, heard: Stored) -> None:
+        envelope = decode_untrusted(heard.data, len(heard.data))
+        if not isinstance(envelope, Envelope):
+            log.error("room %s: the record %d is no envelope", self.topic, heard.sequence)
+            self.delivered = heard.sequence
+            return
+        one = awaited = self._awaited.get(envelope.id)
+        if one is not None and heard.by == self.history.own and one.data == heard.data:
+            del self._awaited[envelope.id]
+        else:
+            one = self._hear(envelope, heard)
+            if awaited is not None:  # another replica was first with an id that was sent here
+                self._refuse_taken(awaited)
+        one.sequence = heard.sequence
+        await self._deliver_all([one])
 
     def _hear(self, envelope: Envelope, heard: Stored) -> Delivery:
         """One that was published elsewhere, or of which it was not known here that it was stored."""
@@ -597,12 +613,18 @@ class Room:
         self._numbered += 1
         return Delivery(envelope, heard.data, self._numbered, received_at=heard.received_at, is_stored=True)
 
-    def _give_up(self, kept: list[Delivery], why: Refusal) -> None:
+    def _refuse_taken(self, one: Delivery) -> None:
+        """The room knows another envelope by its id."""
+        refusal = self._known.duplicate(one.envelope, one.envelope.sender or "")
+        self._give_up([one], refusal or _NOT_STORED)
+
+    def _give_up(self, kept: list[Delivery], why: Refusal = _NOT_STORED) -> None:
         """Nothing that is not on disk is delivered."""
         for one in kept:
+            if self.history.is_shared and self._awaited.pop(one.envelope.id, None) is not one:
+                continue  # it was heard, or given up before
             if self._known.maybe_sequence(one.envelope.id) is None:
                 self._known.forget(one.envelope.id)
-            self._awaited.pop(one.envelope.id, None)
             if one.envelope.kind == enforcement.PROPOSAL:
                 self._tracker.on_lost(self, one.envelope)
             if one.settle is not None:

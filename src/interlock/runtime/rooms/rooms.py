@@ -189,6 +189,7 @@ class Rooms:
         room = Room(topic, self._settings(topic), history, *known)
         await room.open()
         self.by_topic[topic] = room
+        self._elsewhere.look_at(room)
         _warn_if_open(room)
         return room
 
@@ -208,7 +209,7 @@ class Rooms:
             if change.entry is None or change.key in self.by_topic:
                 return
             self._created[change.key] = msgspec.json.decode(change.entry.value, type=Created)
-            self._elsewhere.look_at(await self._begin(change.key))
+            await self._begin(change.key)
             self.changed.publish(None)
 
     def _take_join(self, change: StoreChange) -> None:
