@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interaction.ax.certificates import Authority
 from tests.nats_server import NatsServer
 
 from interlock.runtime.base.store_backends import build_store
@@ -501,6 +504,51 @@ async def test_a_server_without_tls_gets_no_credentials_where_tls_was_asked_for(
     with pytest.raises(Unavailable, match="the server offers no TLS"):
         async with opened(SharedPlace(servers=servers, node="n")):
             pass
+
+
+async def test_a_server_is_believed_over_tls_by_whom_the_operator_names_and_by_no_other(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = NatsServer(
+        tmp_path / "nats", f'tls {{ cert_file: "{authority.certificate}", key_file: "{authority.key}" }}'
+    )
+    server.start()
+    url = server.url.replace("nats://", "tls://")
+    try:
+        named = NatsServers(urls=(url,), ca_file=str(authority.trusted))
+        async with opened(SharedPlace(servers=named, node="n")) as store:
+            assert await store.kv.put("b", "k", b"", NOW) == 1
+        with pytest.raises(StoreRefused, match="is not trusted"):
+            async with opened(SharedPlace(servers=NatsServers(urls=(url,)), node="n")):
+                pass
+    finally:
+        server.kill()
+
+
+async def test_one_of_several_servers_is_enough(nats_server: NatsServer, node: str) -> None:
+    servers = NatsServers(urls=("nats://127.0.0.1:1", nats_server.url, "nats://127.0.0.1:2"))
+    for _ in range(5):
+        async with opened(SharedPlace(servers=servers, node=node)) as store:
+            await store.kv.put("b", "k", b"", NOW)
+
+
+def test_the_library_is_imported_only_for_this_backend_and_its_absence_named(tmp_path: Path) -> None:
+    without = "import sys; sys.modules['nats'] = None; from pathlib import Path\n"
+    build = "from interlock.runtime.base.store_backends import build_store\n"
+    sqlite = subprocess.run(
+        [sys.executable, "-c", f"{without}{build}import interlock.runtime.node.node; build_store('sqlite', Path())"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert sqlite.returncode == 0, sqlite.stderr
+    nats = subprocess.run(
+        [sys.executable, "-c", f"{without}{build}build_store('nats', Path())"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "MissingLibrary" in nats.stderr
+    assert "pip install 'interlock[nats]'" in nats.stderr
 
 
 async def test_expired_entries_and_the_marks_of_deleted_ones_are_forgotten_by_the_server(

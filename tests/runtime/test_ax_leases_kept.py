@@ -5,13 +5,14 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.nats_server import NatsServer
 
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.messages import Register
 from interlock.protocol.ax.registration.sessions import Peer, Session
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.ax.ownership import Leases, Owners
-from interlock.runtime.base.store_backends import build_store
+from interlock.runtime.base.store_backends import BACKENDS, build_store
 from interlock.store.ports import Unavailable
 
 A, B = str(uuid.uuid4()), str(uuid.uuid4())
@@ -45,11 +46,17 @@ def _session(session_id: str, subserver_id: str) -> Session:
 
 
 @pytest.mark.req("AX-13.4-3")
-async def test_of_two_at_once_exactly_one_has_it_a_thousand_times(tmp_path: Path) -> None:
-    store = build_store("sqlite", tmp_path)
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_of_two_at_once_exactly_one_has_it_a_thousand_times(tmp_path: Path, backend: str) -> None:
+    server = NatsServer(tmp_path / "nats") if BACKENDS[backend].is_shared else None
+    if server is not None:
+        server.start()
+    place = server.place("tree") if server is not None else None
+    store, other = build_store(backend, tmp_path, place), build_store(backend, tmp_path, place)
     await store.open()
+    await other.open()
     clock = Hands()
-    one, two = Leases(store.kv, clock, A, "default"), Leases(store.kv, clock, B, "default")
+    one, two = Leases(store.kv, clock, A, "default"), Leases(other.kv, clock, B, "default")
     try:
         for trial in range(1000):
             subserver = str(uuid.uuid4())
@@ -66,7 +73,10 @@ async def test_of_two_at_once_exactly_one_has_it_a_thousand_times(tmp_path: Path
         assert await two.claim(_register(subserver), "y") is None
     finally:
         await store.close()
-    with pytest.raises(Unavailable, match=r"store\.db is not open"):
+        await other.close()
+        if server is not None:
+            server.kill()
+    with pytest.raises(Unavailable, match="is not open"):
         await one.claim(_register(str(uuid.uuid4())), "z")
 
 
