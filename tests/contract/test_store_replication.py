@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.msg import Msg
 from tests.interaction.ax.certificates import Authority
 from tests.nats_server import NatsServer
 
 from interlock.runtime.base.store_backends import build_store
-from interlock.store.nats.connection import ANSWER_S
+from interlock.store.nats.connection import ANSWER_S, Connection
+from interlock.store.nats.key_value import _Replaced
+from interlock.store.nats.reader import Reader
 from interlock.store.nats.servers import NatsServers, SharedPlace
 from interlock.store.nats.store import NatsStore
 from interlock.store.ports import Change, Conflict, Damaged, Entry, Record, StoreRefused, Unavailable
@@ -47,6 +50,14 @@ async def opened(place: SharedPlace) -> AsyncIterator[NatsStore]:
         yield store
     finally:
         await store.close()
+
+
+async def delete_stream(server: NatsServer, stream: str) -> None:
+    """As somebody else would."""
+    connection = Connection(NatsServers(urls=(server.url,)), "somebody else")
+    await connection.open()
+    await connection.api(f"STREAM.DELETE.{stream}")
+    await connection.close()
 
 
 async def reachable(store: NatsStore, wanted: bool = True) -> None:
@@ -91,6 +102,56 @@ async def test_a_watcher_does_not_hear_of_its_own_writes_nor_of_what_they_replac
                 (change := await anext(all_of)).key != "k" or change.entry is None or change.entry.value != b"mine 19"
             ):
                 assert change.entry is None or not change.entry.value.startswith(b"theirs")
+
+
+async def test_a_watcher_that_listens_all_the_time_hears_none_of_its_own_writes(
+    nats_server: NatsServer, node: str
+) -> None:
+    async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
+        watch, told = one.replication.watch("b"), []
+
+        async def listen() -> None:
+            async for change in watch:
+                told.append(change.key)
+                if change.key == "end":
+                    return
+
+        async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+            tasks.create_task(listen())
+            for number in range(300):
+                await one.kv.put("b", f"mine {number % 3}", b"", NOW)
+            await other.kv.put("b", "end", b"", NOW)
+        assert told == ["end"]
+
+
+async def test_a_message_of_a_write_under_way_is_held_until_it_is_known_how_that_ended(
+    nats_server: NatsServer, node: str
+) -> None:
+    async with opened(nats_server.place(node)) as store, opened(nats_server.place(node)) as other:
+        watch, elsewhere = store.replication.watch("b"), store.replication.watch("other")
+        subject = store.kv._names.entry("b", "k")
+        with store.kv.own.write(subject) as write:
+            await store.kv._jetstream.publish(store.kv._stream, subject, b"unanswered", {"Interlock-Write": write.id})
+            await other.kv.put("other", "later", b"", NOW)
+            async with asyncio.timeout(BOUND_S):
+                await anext(elsewhere)
+            assert not watch._waiting
+        async with asyncio.timeout(BOUND_S):
+            change = await anext(watch)
+        assert change.entry is not None
+        assert change.entry.value == b"unanswered"
+
+
+async def test_what_is_published_reaches_every_replica_once(nats_server: NatsServer, node: str) -> None:
+    async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
+        here, there = one.pubsub.subscribe("s"), other.pubsub.subscribe("s")
+        for message in (b"1", b"2"):
+            await one.pubsub.publish("s", message)
+        await other.pubsub.publish("s", b"end")
+        async with asyncio.timeout(BOUND_S):
+            assert [await anext(here) for _ in range(3)] == [b"1", b"2", b"end"]
+            assert sorted([await anext(there) for _ in range(3)]) == [b"1", b"2", b"end"]
+        assert not here._waiting and not there._waiting
 
 
 async def test_a_write_that_was_done_although_it_timed_out_is_told_to_its_writer(
@@ -214,6 +275,34 @@ async def test_a_follower_that_takes_nothing_holds_a_bounded_number_of_records(
         following = store.replication.follow("s", 0)
         async with asyncio.timeout(BOUND_S):
             assert [(await anext(following)).sequence for _ in range(4000)] == list(range(1, 4001))
+
+
+async def test_a_record_that_is_lost_on_the_way_is_fetched_again(
+    nats_server: NatsServer, node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, deliver = [], Reader._on_message
+
+    def on_message(self: Reader, message: Msg) -> None:
+        if message.data == b"3" and not lost:
+            lost.append(message)
+        else:
+            deliver(self, message)
+
+    monkeypatch.setattr(Reader, "_on_message", on_message)
+    async with opened(nats_server.place(node)) as store:
+        following = store.replication.follow("s", 0)
+        await store.streams.append("s", [b"%d" % number for number in range(10)])
+        async with asyncio.timeout(BOUND_S):
+            assert [(await anext(following)).data for _ in range(10)] == [b"%d" % number for number in range(10)]
+    assert lost
+
+
+async def test_a_stream_that_ends_before_what_was_read_of_it_is_refused(nats_server: NatsServer, node: str) -> None:
+    async with opened(nats_server.place(node)) as store:
+        await store.streams.append("s", [b"1", b"2"])
+        async with asyncio.timeout(BOUND_S):
+            with pytest.raises(Damaged, match="ends at record 2, and 7 was read from it"):
+                await anext(store.replication.follow("s", 7))
 
 
 async def test_a_change_is_known_within_milliseconds(nats_server: NatsServer, node: str) -> None:
@@ -366,6 +455,18 @@ async def test_large_values_written_at_the_same_time_are_never_mixed(nats_server
             tasks.create_task(read())
 
 
+async def test_a_reader_of_a_large_value_that_is_replaced_meanwhile_begins_again(
+    nats_server: NatsServer, node: str
+) -> None:
+    async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
+        await other.kv.put("b", "k", b"a" * 2_000_000, NOW)
+        found = await one.kv._find("b", "k")
+        assert found.entry is not None
+        await other.kv.put("b", "k", b"b" * 2_000_000, NOW)
+        with pytest.raises(_Replaced):
+            await one.kv._whole(found.entry, found)
+
+
 async def test_what_is_too_large_is_refused_by_name(nats_server: NatsServer, node: str) -> None:
     async with opened(nats_server.place(node)) as store:
         with pytest.raises(StoreRefused, match=r"b/k would have \d+ bytes; the store takes \d+"):
@@ -412,8 +513,8 @@ async def test_a_stream_that_somebody_deleted_is_not_made_anew_behind_our_back(
         following, watch = store.replication.follow("s", 0), store.replication.watch("b")
         async with asyncio.timeout(BOUND_S):
             await anext(following)
-        await store._connection.api(f"STREAM.DELETE.{store.streams._names.stream('s')}")
-        await store._connection.api(f"STREAM.DELETE.{store.kv._stream}")
+        await delete_stream(nats_server, store.streams._names.stream("s"))
+        await delete_stream(nats_server, store.kv._stream)
         for call in (
             store.streams.append("s", [b"2"]),
             store.streams.append("s", [b"2", b"3"]),
@@ -430,6 +531,23 @@ async def test_a_stream_that_somebody_deleted_is_not_made_anew_behind_our_back(
             for told in (following, watch):
                 with pytest.raises(Damaged, match="was deleted on the NATS server"):
                     await anext(told)
+
+
+async def test_a_replica_does_not_go_on_with_streams_that_another_made_anew(nats_server: NatsServer, node: str) -> None:
+    async with opened(nats_server.place(node)) as store:
+        watch = store.replication.watch("b")
+        await store.kv.put("b", "before", b"", NOW)
+        await delete_stream(nats_server, store.kv._stream)
+        async with opened(nats_server.place(node)) as other:
+            await other.kv.put("b", "new", b"", NOW)
+            async with asyncio.timeout(BOUND_S):
+                with pytest.raises(Damaged, match="was deleted on the NATS server"):
+                    await anext(watch)
+            for call in (store.kv.put("b", "old", b"", NOW), store.kv.get("b", "new", NOW), store.streams.last("s")):
+                with pytest.raises(Damaged, match="was deleted on the NATS server"):
+                    await call
+            assert not store.replication.is_reachable
+            assert [entry.key for entry in await other.kv.entries("b", NOW)] == ["new"]
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from nats.errors import Error as NatsError
 
 from interlock.store.nats.credentials import options_of
 from interlock.store.nats.servers import NatsServers, address
-from interlock.store.ports import Damaged, StoreRefused, Unavailable
+from interlock.store.ports import Damaged, StoreError, StoreRefused, Unavailable
 
 ANSWER_S = 2.0  # a server in the same network answers in milliseconds; a person at a page should not wait for longer
 BYTES_PER_S = 4 * 1024 * 1024  # what a slow way to the server carries: large values are given the time for it
@@ -60,6 +60,7 @@ class Connection:
         self._what = what  # how messages call the store
         self._client: Client | None = None
         self._problem = ""
+        self._failure: StoreRefused | None = None
         self._prefix = ""
         self._waiting: dict[str, Answered] = {}
         self._answers: set[asyncio.Future[Any]] = set()
@@ -125,6 +126,11 @@ class Connection:
         finally:
             self.forget(changed.set)
 
+    def fail(self, why: StoreRefused) -> None:
+        """Every call from now on says so; only a restart helps."""
+        self._failure = why
+        self.lose(str(why))
+
     def lose(self, why: str) -> None:
         """Give the connection up: the server no longer does its part."""
         self._problem = why
@@ -160,12 +166,13 @@ class Connection:
                 return
         finally:
             self._answers.discard(answer)
-        if self._denied:
+        denied, self._denied = self._denied, ""
+        self.lose(denied or f"no answer within {ANSWER_S} s")
+        if denied:
             raise StoreRefused(
-                f"The NATS server at {self._servers} denies this node what it asks: {self._denied}. It publishes to "
+                f"The NATS server at {self._servers} denies this node what it asks: {denied}. It publishes to "
                 "$JS.API.> and interlock.>, and subscribes to _INBOX.> and interlock.>."
             )
-        self.lose(f"no answer within {ANSWER_S} s")
         raise Unavailable(f"{self._what} did not answer in time")
 
     async def send(self, subject: str, data: bytes, headers: Headers | None = None, *, reply: str = "") -> None:
@@ -218,14 +225,16 @@ class Connection:
             raise self._unavailable()
         return client
 
-    def _unavailable(self) -> Unavailable:
+    def _unavailable(self) -> StoreError:
+        if self._failure is not None:
+            return self._failure
         if self._keeper is None and self._client is None:
             return Unavailable(f"{self._what} is not open")
         return Unavailable(f"{self._what} is away: {self._problem or 'the connection was lost'}")
 
     async def _keep(self) -> None:
         wait_s = RETRY_FIRST_S
-        while True:
+        while self._failure is None:
             if self._client is not None:
                 await self._lost.wait()
                 wait_s = RETRY_FIRST_S

@@ -42,7 +42,7 @@ EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 
 class _Replaced(Exception):
-    """A part belongs to a later value."""
+    """A part is gone: a later value took its place."""
 
 
 class _Unreadable(Damaged):
@@ -116,7 +116,7 @@ class NatsKeyValue:
             if found.entry is None or not _lives(found.entry, now):
                 return None
             try:
-                return await self._whole(bucket, found.entry, found)
+                return await self._whole(found.entry, found)
             except _Replaced:
                 continue
         raise Unavailable(f"{bucket}/{key} is written too often to be read")
@@ -189,6 +189,7 @@ class NatsKeyValue:
             await self._clear_parts(bucket, key, found, sequence)
             return True
 
+<<<<<<< HEAD
     async def change_of(self, bucket: str, message: Stored) -> Change | None:
         """What a message of the stream says; None: nothing that can be read, or a later one says it."""
         try:
@@ -196,10 +197,16 @@ class NatsKeyValue:
         except _Unreadable as nonsense:
             _log.error("%s", nonsense)
             return None
+=======
+    async def change_of(self, message: Stored) -> Change | None:
+        """What a message of the stream says; None: it is already replaced, and a later one says it."""
+        key = key_of(message)
+        found = _found(message)
+>>>>>>> 59fe5c0e (store: refuse to go on when the streams of a replica were made anew)
         if found.entry is None:
             return Change(key, None)
         try:
-            return Change(key, await self._whole(bucket, found.entry, found))
+            return Change(key, await self._whole(found.entry, found))
         except _Replaced:
             return None
 
@@ -209,20 +216,16 @@ class NatsKeyValue:
         )
         return _NOTHING if message is None else _found(message)
 
-    async def _whole(self, bucket: str, entry: Entry, found: _Found) -> Entry:
+    async def _whole(self, entry: Entry, found: _Found) -> Entry:
         if not found.parts:
             return entry
         first = found.sequence - found.parts
-        subject = self._parts(bucket, entry.key)
         parts = await asyncio.gather(
             *(self._asked(self._jetstream.at(self._stream, first + number)) for number in range(found.parts))
         )
-        data = []
-        for number, part in enumerate(parts):
-            if part is None or part.subject != f"{subject}.{number}":
-                raise _Replaced
-            data.append(part.data)
-        return msgspec.structs.replace(entry, value=b"".join(data))
+        if None in parts:
+            raise _Replaced
+        return msgspec.structs.replace(entry, value=b"".join(part.data for part in parts if part is not None))
 
     async def _write(
         self,

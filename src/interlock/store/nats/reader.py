@@ -58,7 +58,7 @@ class Reader:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until the connection is closed for good. Ends with StoreRefused where the stream is not the one it was."""
+        """Until the connection is closed for good. Ends with Damaged where the stream is not the one it was."""
         while True:
             try:
                 await self._read()
@@ -68,6 +68,11 @@ class Reader:
                 await self._connection.until_reachable()
                 if not self._connection.is_open:
                     return
+            except Damaged:
+                raise
+            except StoreRefused as refused:  # it may be put right on the server
+                _log.warning("reading %s: %s", self._stream, refused)
+                await asyncio.sleep(RETRY_S)
             except ApiError as refused:
                 if refused.err_code == STREAM_GONE:
                     raise stream_gone(self._stream) from refused
@@ -129,9 +134,8 @@ class Reader:
                 self.doubt()
                 return delivered
             delivered = number
-            if sequence > self.position:
-                self._take(message, sequence)
-                self.position = sequence
+            self._take(message, sequence)
+            self.position = sequence
         return delivered
 
     async def _next(self) -> Msg | None:

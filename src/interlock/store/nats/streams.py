@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NoStream
 from interlock.store.nats.reader import Reader, RunningReader
 from interlock.store.nats.subjects import Names
-from interlock.store.ports import Record, StoreRefused
+from interlock.store.ports import Damaged, Record, StoreRefused
 
 DUPLICATES_S = 120  # `Replication.append_new`: who appended an id within the last two minutes
 SEQUENCE_MAX = 2**63 - 1
@@ -181,7 +181,7 @@ class NatsFollowing:
         await self._ensure()
         last = await self._jetstream.confirm(self._name)
         if last < self._reader.reader.position:
-            raise StoreRefused(
+            raise Damaged(
                 f"The stream {self._name} ends at record {last}, and {self._reader.reader.position} was read from it: "
                 "an older state was restored. Restart this node."
             )

@@ -97,6 +97,8 @@ class Watching:
 
     def _ended(self, failure: StoreRefused | None) -> None:
         self._failure = failure
+        if failure is not None:
+            self._jetstream.connection.fail(failure)  # what this process has in memory is of another stream
         for watches in list(self._watches.values()):
             for watch in list(watches):
                 watch.end(failure)
@@ -162,7 +164,7 @@ class NatsWatch:
                 await self._changed.wait()
             subject, message = next(iter(self._waiting.items()))
             try:
-                change = await self._kv.change_of(self._bucket, message)
+                change = await self._kv.change_of(message)
             except Unavailable:  # a value in parts, of which the rest is to be fetched
                 if self._is_closed:
                     raise StopAsyncIteration from None
