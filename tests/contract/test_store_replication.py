@@ -130,8 +130,8 @@ async def test_a_message_of_a_write_under_way_is_held_until_it_is_known_how_that
     async with opened(nats_server.place(node)) as store, opened(nats_server.place(node)) as other:
         watch, elsewhere = store.replication.watch("b"), store.replication.watch("other")
         subject = store.kv._names.entry("b", "k")
-        with store.kv.own.write(subject) as write:
-            await store.kv._jetstream.publish(store.kv._stream, subject, b"unanswered", {"Interlock-Write": write.id})
+        with store.kv.own.write(subject):
+            await store.kv._jetstream.publish(store.kv._stream, subject, b"unanswered", {})
             await other.kv.put("other", "later", b"", NOW)
             async with asyncio.timeout(BOUND_S):
                 await anext(elsewhere)

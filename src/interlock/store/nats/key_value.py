@@ -189,20 +189,13 @@ class NatsKeyValue:
             await self._clear_parts(bucket, key, found, sequence)
             return True
 
-<<<<<<< HEAD
-    async def change_of(self, bucket: str, message: Stored) -> Change | None:
+    async def change_of(self, message: Stored) -> Change | None:
         """What a message of the stream says; None: nothing that can be read, or a later one says it."""
         try:
             key, found = key_of(message), _found(message)
         except _Unreadable as nonsense:
             _log.error("%s", nonsense)
             return None
-=======
-    async def change_of(self, message: Stored) -> Change | None:
-        """What a message of the stream says; None: it is already replaced, and a later one says it."""
-        key = key_of(message)
-        found = _found(message)
->>>>>>> 59fe5c0e (store: refuse to go on when the streams of a replica were made anew)
         if found.entry is None:
             return Change(key, None)
         try:
