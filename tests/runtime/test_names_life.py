@@ -84,7 +84,16 @@ async def test_notice_of_a_review_is_given_on_its_days_and_once(tmp_path: Path) 
     async with names_at(tmp_path) as here:
         await here.registered("acme_one", status="Provisional", specification_reference="draft-acme-later")
         heard = here.inbox.listen()
-        days = ("2027-09-17", "2027-09-18", "2027-10-18", "2027-11-09", "2027-11-10", "2027-11-17", "2028-01-01")
+        days = (
+            "2027-09-17",
+            "2027-09-18",
+            "2027-10-17",
+            "2027-10-18",
+            "2027-11-09",
+            "2027-11-10",
+            "2027-11-17",
+            "2028-01-01",
+        )
         for day in days:
             here.set_day(day)
             for _ in range(2):
@@ -287,6 +296,7 @@ async def test_servers_that_offer_a_name_count_as_its_implementations_for_ninety
         with pytest.raises(Refused, match="files \\(2027-11-17\\)") as refused:
             await here.changes.withdraw(ACME, "acme_search")
         assert refused.value.error == "implementations_remain"
+        assert refused.value.details == {"by": ["files (2027-11-17)"]}
         here.offered = []
         here.set_day("2028-02-14")
         assert await refusal(here.changes.withdraw(ACME, "acme_search")) == "implementations_remain"
