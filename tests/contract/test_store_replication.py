@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -548,6 +549,34 @@ async def test_a_replica_does_not_go_on_with_streams_that_another_made_anew(nats
                     await call
             assert not store.replication.is_reachable
             assert [entry.key for entry in await other.kv.entries("b", NOW)] == ["new"]
+
+
+async def test_an_older_state_of_the_entries_is_not_watched_on(own_server: NatsServer, node: str) -> None:
+    folder = own_server.log.parent
+    async with opened(own_server.place(node)) as store, opened(own_server.place(node)) as other:
+        watch = store.replication.watch("b")
+        await other.kv.put("b", "first", b"", NOW)
+        async with asyncio.timeout(BOUND_S):
+            assert (await anext(watch)).key == "first"
+        own_server.kill()
+        await reachable(store, False)
+        await reachable(other, False)
+        shutil.copytree(folder / "jetstream", folder / "kept")
+        own_server.start()
+        await reachable(store)
+        await reachable(other)
+        await other.kv.put("b", "second", b"", NOW)
+        async with asyncio.timeout(BOUND_S):
+            assert (await anext(watch)).key == "second"
+        own_server.kill()
+        shutil.rmtree(folder / "jetstream")
+        shutil.move(folder / "kept", folder / "jetstream")
+        own_server.start()
+        async with asyncio.timeout(BOUND_S):
+            with pytest.raises(Damaged, match="an older state was restored"):
+                await anext(watch)
+            with pytest.raises(Damaged, match="an older state was restored"):
+                await store.kv.put("b", "third", b"", NOW)
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password(tmp_path: Path) -> None:

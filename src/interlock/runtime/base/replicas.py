@@ -140,11 +140,14 @@ class Changes:
 
 async def tell(watch: Following[Change], takes: list[Take]) -> None:
     """Until the watch ends."""
-    async for change in watch:
-        for take in takes:
-            try:
-                done = take(change)
-                if done is not None:
-                    await done
-            except Exception:  # one that cannot be taken must not keep back those that follow
-                log.exception("what another replica wrote cannot be taken: %s", change.key)
+    try:
+        async for change in watch:
+            for take in takes:
+                try:
+                    done = take(change)
+                    if done is not None:
+                        await done
+                except Exception:  # one that cannot be taken must not keep back those that follow
+                    log.exception("what another replica wrote cannot be taken: %s", change.key)
+    except StoreError as lost:  # from now on the store refuses everything
+        log.error("what other replicas write is heard no more: %s", lost)

@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 
 from interlock.store.nats.connection import ApiError, Connection, Headers, decode
 from interlock.store.nats.reader import STREAM_GONE, stream_gone
-from interlock.store.ports import StoreRefused, Unavailable
+from interlock.store.ports import Damaged, StoreRefused, Unavailable
 
 T = TypeVar("T")
 
@@ -88,8 +88,8 @@ class JetStream:
                     raise self._refusal(stream, again) from again
             self._created[stream] = str(made.get("created"))
 
-    async def confirm(self, stream: str) -> int:
-        """The last sequence of a stream that is still the one that was made or found."""
+    async def confirm(self, stream: str, read: int = 0) -> int:
+        """The last sequence of a stream that is still the one that was made or found, and of which `read` was read."""
         try:
             info = await self.connection.api(f"STREAM.INFO.{stream}")
         except ApiError as refused:
@@ -98,7 +98,13 @@ class JetStream:
             raise Unavailable(f"the NATS server says: {refused}") from refused
         if str(info.get("created")) != self._created[stream]:
             raise stream_gone(stream)
-        return int(info["state"]["last_seq"])
+        last = int(info["state"]["last_seq"])
+        if last < read:
+            raise Damaged(
+                f"The stream {stream} ends at record {last}, and {read} was read from it: an older state was restored. "
+                "Restart this node."
+            )
+        return last
 
     async def publish(
         self, stream: str, subject: str, data: bytes, headers: Headers, *, size: int | None = None

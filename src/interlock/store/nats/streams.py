@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NoStream
 from interlock.store.nats.reader import Reader, RunningReader
 from interlock.store.nats.subjects import Names
-from interlock.store.ports import Damaged, Record, StoreRefused
+from interlock.store.ports import Record, StoreRefused
 
 DUPLICATES_S = 120  # `Replication.append_new`: who appended an id within the last two minutes
 SEQUENCE_MAX = 2**63 - 1
@@ -179,12 +179,7 @@ class NatsFollowing:
 
     async def _prepare(self) -> None:
         await self._ensure()
-        last = await self._jetstream.confirm(self._name)
-        if last < self._reader.reader.position:
-            raise Damaged(
-                f"The stream {self._name} ends at record {last}, and {self._reader.reader.position} was read from it: "
-                "an older state was restored. Restart this node."
-            )
+        await self._jetstream.confirm(self._name, self._reader.reader.position)
 
     async def _room(self) -> None:
         while len(self._waiting) >= FOLLOWED_MAX:

@@ -64,7 +64,8 @@ class Watching:
         return watch
 
     async def _prepare(self) -> None:
-        await self._jetstream.confirm(self._names.kv_stream)
+        read = 0 if self._reader is None else self._reader.reader.position
+        await self._jetstream.confirm(self._names.kv_stream, read)
 
     def _take(self, message: Msg, sequence: int) -> None:
         stored = Stored(message.subject, sequence, dict(message.headers or {}), message.data)
