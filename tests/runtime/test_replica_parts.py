@@ -29,6 +29,7 @@ from interlock.runtime.base.store_backends import build_audit
 from interlock.runtime.rooms.proposals import Proposals
 from interlock.runtime.rooms.room import Delivery, Room
 from interlock.runtime.rooms.rooms import Rooms
+from interlock.runtime.safety.codes import ATTEMPTS, FAILURES_MAX, Attempts
 from interlock.store.nats.store import NatsStore
 from interlock.store.ports import Change, Entry, Unavailable
 from interlock.store.tokens import BUCKET, TokenTable
@@ -400,5 +401,30 @@ async def test_what_another_revokes_meanwhile_stays_revoked(server: NatsServer) 
     while slow.meanwhile:
         await slow.meanwhile.pop()()
     assert [one.principal(f"Bearer {token}".encode()) for token in issued] == [None, None, None]
+    await here.close()
+    await there.close()
+
+
+# Agents
+
+
+async def test_wrong_codes_that_come_to_two_replicas_at_once_all_count(server: NatsServer) -> None:
+    clocks = Hands(), Hands()
+    clocks[1].pass_(0.5)
+    here, there = NatsStore(server.place("node")), NatsStore(server.place("node"))
+    await here.open()
+    await there.open()
+    one, other = (
+        Attempts(store.kv, clock, is_progressive=False) for store, clock in zip((here, there), clocks, strict=True)
+    )
+    watches = here.replication.watch(ATTEMPTS), there.replication.watch(ATTEMPTS)
+    for _ in range(FAILURES_MAX // 2 + 1):
+        await one.fail("agent")
+        await other.fail("agent")  # which has not heard of the first
+        for clock in clocks:
+            clock.pass_(1.0)
+    async with asyncio.timeout(BOUND_S):
+        one.take_change(await anext(watches[0]))
+    assert await one.maybe_limited("agent") is not None
     await here.close()
     await there.close()

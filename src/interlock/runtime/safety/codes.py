@@ -170,9 +170,15 @@ class Attempts:
                 self._windows[entry.key] = Window(shut_until=now + WINDOW_S)
 
     def take_change(self, change: Change) -> None:
-        """Attempts at another replica count here too."""
+        """Attempts at another replica count here too, beside those that it did not know of."""
         if change.entry is not None:
-            self._windows[change.key] = msgspec.json.decode(change.entry.value, type=Window)
+            theirs = msgspec.json.decode(change.entry.value, type=Window)
+            own = self._windows.get(change.key, Window())
+            self._windows[change.key] = Window(
+                failures=tuple(sorted({*own.failures, *theirs.failures})[-FAILURES_MAX:]),
+                violations=tuple(sorted({*own.violations, *theirs.violations})),
+                shut_until=max(own.shut_until, theirs.shut_until),
+            )
 
     def replan(self, *, is_progressive: bool) -> None:
         self._is_progressive = is_progressive
