@@ -14,6 +14,7 @@ from tests.nats_server import NatsServer
 from interlock.config.plan import Plan, RoomPlan
 from interlock.protocol.approvals.approval import Approval
 from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.confirmation.claims import claims_shown
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.rooms.envelope import Envelope
 from interlock.protocol.rooms.errors import Refusal
@@ -23,7 +24,9 @@ from interlock.runtime.approvals import storage
 from interlock.runtime.approvals.audit import ApprovalAudit
 from interlock.runtime.approvals.inbox import Inbox, Rules
 from interlock.runtime.approvals.storage import ApprovalStore
+from interlock.runtime.approvals.tool_definitions import Definitions, KnownDefinition, StoredDefinition
 from interlock.runtime.base import replicas as replicas_
+from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.base.replicas import Changes, Replicas
 from interlock.runtime.base.store_backends import build_audit
 from interlock.runtime.rooms.proposals import Proposals
@@ -428,3 +431,18 @@ async def test_wrong_codes_that_come_to_two_replicas_at_once_all_count(server: N
     assert await one.maybe_limited("agent") is not None
     await here.close()
     await there.close()
+
+
+# Definitions
+
+
+async def test_definitions_that_two_replicas_accept_at_once_are_all_remembered(
+    server: NatsServer, tmp_path: Path
+) -> None:
+    async with two(server, tmp_path) as replicas:
+        both = [Definitions(one.store.kv, one.inbox, one.clock, AsyncFeed[str]()) for one in replicas]
+        known = KnownDefinition(fingerprint="", digest="d", claims=claims_shown({}))
+        kept = StoredDefinition(known=known, definition="{}")
+        names = [f"t{number}" for number in range(10)]
+        await asyncio.gather(*(both[n % 2]._write("plant", {name: kept}) for n, name in enumerate(names)))
+        assert sorted(await both[0]._on_disk("plant")) == names

@@ -30,7 +30,7 @@ from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.catalog.definition import DefinitionSnapshot, DefinitionState
-from interlock.store.ports import Change, Entry, KeyValue, StoreError
+from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
 
 log = logging.getLogger("interlock.approvals")
 
@@ -240,18 +240,35 @@ class Definitions:
 
     async def _write(self, segment: str, made: dict[str, StoredDefinition], listed: Mapping[str, object] = {}) -> None:
         async with self._writing:
-            known = await self._on_disk(segment)
-            # What was accepted is never forgotten: a server would only have to list enough else in between.
-            new = [tool for tool in made if tool not in known] if listed else []
-            room = max(0, max(KNOWN_MAX, len(listed)) - len(known))
-            if len(new) > room:
-                log.error("link %s: too many tools; of %d no change will be seen", segment, len(new) - room)
-                left_out = frozenset(new[room:])
-                made = {tool: one for tool, one in made.items() if tool not in left_out}
-            kept = {**known, **made}
-            encoded = await asyncio.to_thread(_encode_kept, kept)
-            await self._kv.put(BUCKET, segment, encoded, self._clock.wall())
-            self._known[segment] = {tool: _with_claims(one) for tool, one in kept.items()}
+            known = None
+            while known is None:
+                known = await self._maybe_written(segment, made, listed)
+            self._known[segment] = {tool: _with_claims(one) for tool, one in known.items()}
+
+    async def _maybe_written(
+        self, segment: str, made: dict[str, StoredDefinition], listed: Mapping[str, object]
+    ) -> dict[str, StoredDefinition] | None:
+        """What is on disk now; None where another replica has written meanwhile."""
+        now = self._clock.wall()
+        entry = await self._kv.get(BUCKET, segment, now)
+        known = {} if entry is None else await asyncio.to_thread(_read, entry)
+        # What was accepted is never forgotten: a server would only have to list enough else in between.
+        new = [tool for tool in made if tool not in known] if listed else []
+        room = max(0, max(KNOWN_MAX, len(listed)) - len(known))
+        if len(new) > room:
+            log.error("link %s: too many tools; of %d no change will be seen", segment, len(new) - room)
+            left_out = frozenset(new[room:])
+            made = {tool: one for tool, one in made.items() if tool not in left_out}
+        kept = {**known, **made}
+        encoded = await asyncio.to_thread(_encode_kept, kept)
+        try:
+            if entry is None:
+                await self._kv.create(BUCKET, segment, encoded, now)
+            else:
+                await self._kv.update(BUCKET, segment, encoded, entry.revision, now)
+        except Conflict:
+            return None
+        return kept
 
     async def _on_disk(self, segment: str) -> dict[str, StoredDefinition]:
         entry = await self._kv.get(BUCKET, segment, self._clock.wall())
