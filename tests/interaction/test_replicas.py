@@ -46,6 +46,9 @@ def status_of(node: RunningNode, demand: Any) -> str | None:
 def test_replicas_are_one_aggregator(replicas: Replicas) -> None:
     ids = [node.admin("/admin/status")["node"]["aggregator_id"] for node in (replicas.one, replicas.other)]
     assert ids[0] == ids[1]
+    for node in (replicas.one, replicas.other):
+        wait_for(lambda node=node: node.admin("/admin/status")["node"]["replicas"] == 2)  # type: ignore[misc]
+        assert "one of 2 replicas" in node.cli("status").stdout
     assert (replicas.one.data / "identity.json").read_bytes() == (replicas.other.data / "identity.json").read_bytes()
 
 

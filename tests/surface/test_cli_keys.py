@@ -242,6 +242,12 @@ def test_init_makes_the_operators_key_and_a_configuration_that_believes_it(inlin
     assert "PRIVATE" not in text
 
 
+def test_init_takes_the_passphrase_from_a_descriptor(interlock: Any, keys: Path, tmp_path: Path) -> None:
+    done = interlock("init", "--key", "ann", "--passphrase-fd", "0", stdin="several easy words\n")
+    assert done.code == 0, done.err
+    assert (keys / "ann.key").exists()
+
+
 def test_init_where_nobody_can_type_makes_no_key_and_says_how(inline: Inline, keys: Path) -> None:
     done = inline("init")
     assert done.code == 0

@@ -34,6 +34,7 @@ class RoomConnection(Struct, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(description="The room.")]
     source: Annotated[str, Meta(description="What settled its privilege: grant, token, identity or mode.")]
     principal: Annotated[str, Meta(description="Whose credential it is.")]
+    isElsewhere: Annotated[bool, Meta(description="Another replica of the node holds it.")] = False  # noqa: N815
 
 
 class RoomConnections(Struct, frozen=True, kw_only=True):

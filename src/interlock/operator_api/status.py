@@ -27,6 +27,9 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     store_trouble: Annotated[
         str | None, Meta(description="Why the store that replicas share cannot be used; what needs it is refused.")
     ] = None
+    replicas: Annotated[
+        int | None, Meta(description="How many processes are this node; null: its store is not shared.")
+    ] = None
     require_proof: Annotated[str, Meta(description="When a subserver has to prove who it is: ax.require_proof.")]
 
 

@@ -101,6 +101,11 @@ async def test_who_is_at_another_replica_is_seen_to_come_and_to_go(replicas: Rep
         for node in (replicas.one, replicas.other):
             _, told = ask(node, "/v0/topics/garden/participants", here.secret)
             assert {here.name, name} <= {one["id"] for one in told["participants"]}
+            held = node.admin("/admin/rooms/garden/connections")["connections"]
+            found = {one["participantId"]: (one["isElsewhere"], one["source"], one["protocol"]) for one in held}
+            assert found[name] == (node is replicas.one, "token", "mcpx/v0.1")
+            assert found[here.name] == (node is replicas.other, "token", "mcpx/v0.1")
+        assert "another replica" in replicas.one.cli("rooms", "show", "garden").stdout
         await guest.leave()
         await seen(here, "leave", name)
 

@@ -49,6 +49,11 @@ class Replicas:
         """`take` is called with every change that another replica makes in the bucket; before `open`."""
         self._takes.setdefault(bucket, []).append(take)
 
+    @property
+    def count(self) -> int:
+        """Of those that live, this one included."""
+        return 1 + sum(self.is_alive(one) for one in self._alive if one != self.own_id)
+
     def is_alive(self, replica: str) -> bool:
         return replica == self.own_id or self._alive.get(replica, 0.0) > self._clock.now()
 

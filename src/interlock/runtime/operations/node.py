@@ -125,6 +125,7 @@ class NodeOperations:
                 tree=plan.ax.tree,
                 audit_trouble=self._recorder.trouble,
                 store_trouble=self._store_trouble(),
+                replicas=None if self._replicas.is_alone else self._replicas.count,
                 require_proof=plan.ax.require_proof,
             ),
             configuration=self._reload(),

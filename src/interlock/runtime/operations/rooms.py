@@ -25,7 +25,9 @@ from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.operations.room_metrics import exposition
 from interlock.runtime.rooms.connection import RoomConnection as Connection
+from interlock.runtime.rooms.elsewhere import Elsewhere, Seated
 from interlock.runtime.rooms.observed import Observed, observed_in
+from interlock.runtime.rooms.room import Connected, Seat
 from interlock.runtime.rooms.room import Room as LiveRoom
 from interlock.runtime.rooms.rooms import Change
 from interlock.runtime.rooms.rooms import Rooms as RoomRegistry
@@ -70,10 +72,10 @@ class RoomOperations:
         return RoomConnections(
             topic=topic,
             connections=tuple(
-                _connection(topic, one, seat.participant.privilege)
+                shown
                 for seat in room.seats.values()
                 for one in seat.connections
-                if isinstance(one, Connection)
+                if (shown := _maybe_connection(topic, one, seat)) is not None
             ),
         )
 
@@ -224,14 +226,19 @@ def _observed(room: LiveRoom, one: Observed) -> ObservedParticipant:
     )
 
 
-def _connection(topic: str, one: Connection, privilege: Privilege) -> RoomConnection:
+def _maybe_connection(topic: str, one: Connected, seat: Seat) -> RoomConnection | None:
+    """None for one that has no connection of its own: a client that takes part through tools, the node itself."""
+    said = one.seated if isinstance(one, Elsewhere) else one
+    if not isinstance(said, Connection | Seated) or said.connected_at is None:
+        return None
     return RoomConnection(
         connectionId=one.id,
-        participantId=one.participant,
-        privilege=privilege.value,
-        connectedAt=rfc3339(one.connected_at),
-        protocol=one.protocol,
+        participantId=seat.participant.id,
+        privilege=seat.participant.privilege.value,
+        connectedAt=rfc3339(said.connected_at),
+        protocol=said.protocol,
         topic=topic,
-        source=one.source,
-        principal=one.principal,
+        source=said.source,
+        principal=said.principal,
+        isElsewhere=not one.is_here,
     )

@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from interlock.protocol.rooms.participants import OWN, Participant, Privilege
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.replicas import Replicas
+from interlock.runtime.rooms.connection import RoomConnection
 from interlock.runtime.rooms.room import Connected, Delivery, Room
 from interlock.store.ports import Change, Entry, Store, StoreError
 
@@ -39,6 +41,9 @@ class Seated(msgspec.Struct, frozen=True, kw_only=True):
     participant: Participant
     principal: str
     can_answer: bool
+    connected_at: float | None = None  # None: one that only reads, through tools
+    protocol: str = ""
+    source: str = ""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,8 +143,12 @@ class SeatsElsewhere:
             self._writer = self._work.begin(self._write(), "rooms: who is connected here")
 
     def _seated(self, one: Connected, participant: Participant, principal: str) -> Seated:
-        own_id = self._replicas.own_id
-        return Seated(replica=own_id, participant=participant, principal=principal, can_answer=one.can_answer)
+        seated = Seated(
+            replica=self._replicas.own_id, participant=participant, principal=principal, can_answer=one.can_answer
+        )
+        if not isinstance(one, RoomConnection):
+            return seated
+        return replace(seated, connected_at=one.connected_at, protocol=one.protocol, source=one.source)
 
     async def _write(self) -> None:
         while self._unwritten:

@@ -255,7 +255,7 @@ class Connection:
                 self._problem = f"{type(failed).__name__}: {failed}"
                 _log.exception("%s: connecting failed in a way it should not", self._servers)
             else:
-                _log.info("%s: connected again", self._servers)
+                _log.warning("%s is back", self._what)
                 self._tell()
 
     def _tell(self) -> None:

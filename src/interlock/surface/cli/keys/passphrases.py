@@ -27,8 +27,13 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def is_given(descriptor: int | None) -> bool:
+    """Whether a script supplies one; nothing is read."""
+    return descriptor is not None or bool(os.environ.get(VARIABLE))
+
+
 def maybe_given(descriptor: int | None) -> bytes | None:
-    """What a script supplies; None when it supplies nothing."""
+    """What a script supplies; None when it supplies nothing. What a descriptor holds can be read once."""
     if descriptor is not None:
         try:
             with os.fdopen(os.dup(descriptor), "rb") as file:

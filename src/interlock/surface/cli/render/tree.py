@@ -83,6 +83,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
             (node.mcp_url, "cyan"),
             GAP,
             (f"up {duration(node.uptime_s)}", "dim"),
+            *(() if node.replicas is None else (GAP, (f"one of {count(node.replicas, 'replica')}", "dim"))),
         )
     ]
     if node.audit_trouble:

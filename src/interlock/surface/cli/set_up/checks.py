@@ -377,8 +377,6 @@ def _records(set_up: SetUp) -> Found:
         return
     if set_up.status.node.audit_trouble:
         yield f"the audit log cannot be written: {set_up.status.node.audit_trouble}", "make room on the disk", None
-    if set_up.status.node.store_trouble:
-        yield set_up.status.node.store_trouble, "start the NATS server, and look at what lies between", None
     for channel, trouble in set_up.status.approvals.channels.items():
         yield f"operators are not told by {channel}: {trouble}", f"correct approvals.{channel}", None
     if blocked := set_up.status.safety.blocked:
@@ -387,7 +385,11 @@ def _records(set_up: SetUp) -> Found:
 
 def _store(set_up: SetUp) -> Found:
     """The store that replicas share, tried from here. A running node says itself how it fares."""
-    if set_up.status is not None or set_up.loaded is None or set_up.plan.store.backend != "nats":
+    if set_up.status is not None:
+        if set_up.status.node.store_trouble:
+            yield set_up.status.node.store_trouble, "start the NATS server, and look at what lies between", None
+        return
+    if set_up.loaded is None or set_up.plan.store.backend != "nats":
         return
     from interlock.runtime.credentials.shared_store import maybe_trouble
 

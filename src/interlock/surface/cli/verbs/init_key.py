@@ -9,7 +9,7 @@ import msgspec
 
 from interlock.surface.cli.command import Invocation
 from interlock.surface.cli.keys.operator_keys import OperatorKeys, anchor_lines, own_name
-from interlock.surface.cli.keys.passphrases import can_ask, choose_passphrase, maybe_given
+from interlock.surface.cli.keys.passphrases import can_ask, choose_passphrase, is_given
 from interlock.surface.cli.terminal.errors import Refused
 from interlock.surface.cli.terminal.program import as_typed
 
@@ -38,7 +38,7 @@ def maybe_own_key(
     public = keys.maybe_public(chosen)
     if public is not None:
         return OwnKey(name=chosen, public=public, file=keys.file(chosen), is_new=False)
-    if not no_passphrase and maybe_given(descriptor) is None and not can_ask():
+    if not no_passphrase and not is_given(descriptor) and not can_ask():
         if not invocation.out.as_json:
             invocation.out.remark("no operator key was made, because there is no terminal to type a passphrase on;")
             invocation.out.remark("interlock init in a terminal makes it, or with INTERLOCK_PASSPHRASE")

@@ -113,7 +113,9 @@ def show(invocation: Invocation, topic: Topic) -> None:
     if not found:
         out.remark("no participant is connected")
         return
-    rows = [[Text(head, style="dim") for head in ("PARTICIPANT", "PRIVILEGE", "BY", "SINCE", "SPEAKS", "IS")]]
+    is_split = any(one.isElsewhere for one in found)
+    heads = ("PARTICIPANT", "PRIVILEGE", "BY", "SINCE", "SPEAKS", "IS", *(("AT",) if is_split else ()))
+    rows = [[Text(head, style="dim") for head in heads]]
     rows += [
         [
             Text(one_line(one.participantId), style="bold"),
@@ -122,6 +124,7 @@ def show(invocation: Invocation, topic: Topic) -> None:
             Text(local_time(one.connectedAt, "%H:%M:%S")),
             Text(one.protocol),
             Text(one_line(one.principal)),
+            *([Text("another replica" if one.isElsewhere else "", style="dim")] if is_split else []),
         ]
         for one in found
     ]
