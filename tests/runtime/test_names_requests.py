@@ -10,18 +10,22 @@ import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
-from tests.runtime.registries import ACME, ZEBRA, NamesHere, names_at, proposal
+from tests.runtime.registries import ACME, ARGUMENTS, RETURNS, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.names.criteria import outcome_of
 from interlock.protocol.names.life import RequestState
+from interlock.protocol.names.model import Entry
 from interlock.protocol.names.model import Status as EntryStatus
+from interlock.protocol.names.publication import Publication, publish, published_entry
 from interlock.protocol.names.records import BadStep, Evidence, Proposal, Step, decode_step
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.names import actions
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.initial import initial_steps
+from interlock.runtime.names.publisher import Publisher
 from interlock.runtime.names.requests import request_digest
 from interlock.store.sqlite.names_log import NAMES_FILE
 
@@ -56,7 +60,7 @@ async def test_a_new_registry_has_the_four_names_of_the_draft_and_nothing_invent
         assert len(initial_steps()) == 4
 
 
-@pytest.mark.req("REG-5-1", "REG-5-2", "REG-5-9", "REG-5-11", "REG-4.1-10")
+@pytest.mark.req("REG-5-1", "REG-5-2", "REG-5-9", "REG-5-11", "REG-4.1-10", "REG-3-3")
 async def test_a_request_becomes_an_active_entry_by_an_experts_decision_alone(here: NamesHere) -> None:
     request = await here.requests.file(ACME, proposal())
     assert request.state is RequestState.IN_REVIEW
@@ -68,8 +72,13 @@ async def test_a_request_becomes_an_active_entry_by_an_experts_decision_alone(he
     assert done.status is Status.DONE
     entry = here.entry()
     assert (entry.status, entry.first_registered) == (EntryStatus.ACTIVE, "2026-11-17")
-    assert entry.specification.has_schemas
-    assert here.state.registry.requests[request.id].decided_by == "expert:eve"
+    stored = entry.specification
+    assert stored.has_schemas
+    assert (stored.argument_schema, stored.return_schema, stored.schema_source) == (ARGUMENTS, RETURNS, "registrant")
+    assert (stored.authentication_scope, stored.semantics) == ("member-recognition", "section 2")
+    assert (stored.revision, stored.retrieved_at, stored.document_digest) == (1, "2026-11-17", "sha256:00")
+    decided = here.state.registry.requests[request.id]
+    assert (decided.decided_by, decided.decided_on, decided.reason) == ("expert:eve", "2026-11-17", "looked at")
     assert here.state.registry.controller("Acme").principals == ("client:acme",)
     assert here.state.registry.holders["acme_"].controller == "Acme"
 
@@ -85,8 +94,9 @@ async def test_what_an_expert_signs_covers_all_that_is_asked_and_no_later_findin
     assert request_digest(later) == request_digest(request)
 
 
-@pytest.mark.req("REG-5-3", "REG-5-7", "REG-4.1-7", "REG-3-2")
-async def test_what_no_expert_may_accept_is_refused_at_once(here: NamesHere) -> None:
+@pytest.mark.req("REG-5-3", "REG-5-7", "REG-4.1-7", "REG-3-2", "REG-4.2-7", "REG-5-12")
+@pytest.mark.parametrize("status", ["Active", "Provisional"])
+async def test_what_no_expert_may_accept_is_refused_at_once(here: NamesHere, status: str) -> None:
     await here.registered()
     for members, code in (
         ({"name": "Acme_Search"}, "name_syntax"),
@@ -98,8 +108,9 @@ async def test_what_no_expert_may_accept_is_refused_at_once(here: NamesHere) -> 
         ({"name": "acme_x", "change_controller": " "}, "controller_missing"),
     ):
         with pytest.raises(Refused) as refused:
-            await here.requests.file(ACME, proposal(**members))
+            await here.requests.file(ACME, proposal(**members, status=status))
         assert refused.value.error == code
+        assert ("register the last segment alone: x" in refused.value.message) is (members["name"] == "infra.edge.x")
     assert here.state.entry("Acme_Search") is None
     assert not here.inbox.waiting(Kind.REQUEST)
 
@@ -123,6 +134,7 @@ async def test_one_name_does_not_shadow_another_controllers(here: NamesHere) -> 
     own = proposal("org_alter_membership_add", vendor_prefix="org_alter_", change_controller="Alter Meridian Pty Ltd")
     request = await here.requests.file(Actor(principal="client:alter"), own)
     assert "controller_unproven" in codes(request.findings)
+    assert outcome_of(5, request.findings) == "pass"
 
 
 @pytest.mark.req("REG-5-1", "REG-5-6", "REG-8.4-3", "REG-3-3", "REG-N-1", "REG-5-12")
@@ -134,11 +146,14 @@ async def test_one_name_does_not_shadow_another_controllers(here: NamesHere) -> 
             for scope in ("", "authenticated", "auth", "user", "login", "private", "token", "yes", "any", "trust-tier")
         ),
         ({"authentication_scope": "Members Only"}, "scope_syntax", 4),
+        ({"authentication_scope": "user", "status": "Provisional"}, "scope_ambiguous", 4),
         ({"authentication_scope": "public"}, "public_not_permanent", 4),
         ({"specification_reference": ""}, "reference_missing", 2),
         ({"specification_reference": "draft-acme-search-03\n"}, "reference_missing", 2),
         ({"specification_reference": "", "status": "Provisional"}, "reference_missing", 2),
         ({"argument_schema": Raw(b"{}"), "status": "Provisional"}, "schema_imprecise", 3),
+        ({"argument_schema": Raw(b"null"), "status": "Provisional"}, "schema_imprecise", 3),
+        ({"return_schema": Raw(b"null"), "status": "Provisional"}, "schema_imprecise", 3),
         ({"semantics": ""}, "semantics_missing", 3),
         ({"specification_reference": f"https://a.example/{'x' * 1983}"}, "reference_missing", 2),
     ],
@@ -212,7 +227,7 @@ async def test_a_name_is_taken_whatever_its_status_but_for_withdrawn(here: Names
         assert "name_taken" in {one["code"] for one in refused.value.details["findings"]}
 
 
-@pytest.mark.req("REG-5-4", "REG-N-1")
+@pytest.mark.req("REG-5-4", "REG-N-1", "REG-4.1-4", "REG-5-12")
 @pytest.mark.parametrize(("status", "verdict"), [("Active", "needs_expert"), ("Provisional", "note")])
 async def test_a_reference_that_may_move_or_was_not_fetched_is_for_the_expert(
     here: NamesHere, status: str, verdict: str
@@ -227,6 +242,10 @@ async def test_a_reference_that_may_move_or_was_not_fetched_is_for_the_expert(
         assert {one.verdict for one in found.values()} == {verdict}
         assert found["reference_not_retrievable"].reason == "https://a.example: HTTP status 404"
         assert found["reference_unstable"].reason.startswith(f"{reference}: it ")
+        if status == "Active":
+            unsaid = await here.accept(request, reason=None)
+            assert isinstance(unsaid, Fault) and unsaid.data is not None
+            assert "in spite of reference_unstable" in unsaid.data["detail"]
         await here.requests.cancel(ACME, request.id)
 
 
@@ -258,6 +277,87 @@ async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(h
     assert refused.data["detail"].startswith("say why, in spite of ")
     assert isinstance(await here.accept(request, reason="a copy is attached"), Approval)
     assert here.entry("search").status is EntryStatus.ACTIVE
+
+
+@pytest.mark.req("REG-4.2-5", "REG-4.2-6", "REG-4.1-5")
+async def test_prefixes_are_advised_and_nothing_is_refused_for_them(here: NamesHere) -> None:
+    own_document: Any = {"specification_reference": "https://specs.acme.example/search/1"}
+    shared = await here.requests.file(ACME, proposal("search", vendor_prefix="none", cross_vendor=True, **own_document))
+    assert codes(shared.findings) == set()  # for several vendors, in a document of the controller's own
+    assert isinstance(await here.accept(shared, reason=None), Approval)
+    assert here.entry("search").vendor_prefix == "none"
+    await here.registered()
+    second = await here.requests.file(ACME, proposal("other_list", vendor_prefix="other_"))
+    (advice,) = second.findings
+    assert (advice.code, advice.verdict) == ("prefix_advice", "note")
+    assert advice.reason == "Acme has the prefix acme_; register all its surfaces under one"
+    assert isinstance(await here.accept(second, reason=None), Approval)
+    assert here.entry("other_list").vendor_prefix == "other_"
+
+
+@pytest.mark.req("REG-4.1-5")
+@pytest.mark.parametrize(
+    ("host", "is_own"),
+    [
+        ("acme.com", True),
+        ("specifications.acme.com", True),
+        ("acme.co.uk", True),
+        ("specs.ac-me.org.au", True),
+        ("acme.zebra.com", False),
+        ("acme.zebra.co.uk", False),
+        ("93.184.215.14", False),
+    ],
+)
+async def test_a_document_at_anothers_host_is_noted(here: NamesHere, host: str, is_own: bool) -> None:
+    request = await here.requests.file(ACME, proposal(specification_reference=f"https://{host}/search/1"))
+    noted = [one.verdict for one in request.findings if one.code == "controller_reference_mismatch"]
+    assert noted == ([] if is_own else ["note"])
+
+
+@pytest.mark.req("REG-7.3-2")
+async def test_a_check_warns_of_a_deprecated_name_and_says_its_successor(here: NamesHere) -> None:
+    await here.registered()
+    assert "deprecated" not in codes(await here.requests.check(proposal()))
+    await here.changes.deprecate(ACME, "acme_search")
+    assert _told(await here.requests.check(proposal())) == "acme_search is deprecated since 2026-11-17"
+    await here.changes.reinstate(ACME, "acme_search")
+    await here.changes.deprecate(ACME, "acme_search", "acme_find")
+    told = _told(await here.requests.check(proposal()))
+    assert told == "acme_search is deprecated since 2026-11-17; its successor is acme_find"
+
+
+def _told(findings: Any) -> str:
+    (found,) = [one for one in findings if one.code == "deprecated"]
+    assert found.verdict == "note"
+    return str(found.reason)
+
+
+@pytest.mark.req("REG-9-4")
+async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) -> None:
+    source = "https://names.example"
+    foreign = replace(await here.registered(), surface_name="zoo_feed", vendor_prefix="zoo_", change_controller="Zoo")
+    publisher = Publisher(here.state, tuple)
+
+    async def import_(entry: Entry) -> None:
+        data = publish(Publication(entries=(entry,), updated="2026-11-17", today="2026-11-17"), "json")
+        await publisher.import_("operator:ada", data, source, is_trusted=False)
+
+    await import_(foreign)
+    assert here.entry("zoo_feed").source == source
+    with pytest.raises(Refused) as refused:
+        await import_(replace(here.entry(), change_controller="Zoo"))
+    assert (refused.value.error, refused.value.details) == ("name_taken", {"names": ["acme_search"]})
+    zoo = Actor(principal="operator:zoo", is_operator=True, override="asked to")
+    asked = proposal("zoo_feed", vendor_prefix="zoo_", change_controller="Zoo")
+    for work, error in (
+        (here.requests.amend(zoo, asked), "read_only"),
+        (here.changes.deprecate(zoo, "zoo_feed"), "read_only"),
+        (here.requests.file(zoo, asked), "name_taken"),
+    ):
+        with pytest.raises(Refused) as refused:
+            await work
+        assert refused.value.error == error
+    assert here.entry("zoo_feed") == replace(foreign, source=source)
 
 
 @pytest.mark.req("REG-5-10", "REG-N-2", "REG-5-2")
@@ -303,7 +403,7 @@ async def test_a_party_to_the_request_does_not_decide_it_unless_it_is_the_only_e
     assert here.entry().self_reviewed
 
 
-@pytest.mark.req("REG-5-7")
+@pytest.mark.req("REG-5-7", "REG-5-2")
 async def test_of_two_requests_for_one_name_one_is_accepted_also_with_two_processes(
     here: NamesHere, tmp_path: Path
 ) -> None:
@@ -355,6 +455,12 @@ async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(her
     await here.accept(breaking)
     assert here.entry().authentication_scope == "member-recognition"
     assert here.entry().scope_tightened_on == "2026-11-17"
+    assert published_entry(here.entry(), "2026-11-18").scope_tightened_on == "2026-11-17"
+    loosened = proposal(specification_reference="draft-acme-search-06", authentication_scope="public")
+    returned = await here.requests.amend(ACME, loosened)
+    assert returned.state is RequestState.REVISION_REQUESTED
+    assert codes(returned.findings) == {"public_not_permanent"}
+    assert here.entry().authentication_scope == "member-recognition"
     assert here.entry().specification.is_breaking
     with pytest.raises(NotFound):
         await here.requests.amend(ACME, proposal("acme_unknown"))

@@ -35,6 +35,7 @@ _RETRIEVALS: Final = {
     "attached": "copy_attached",
 }
 _RANKS: Final[dict[Verdict, int]] = {"note": 0, "needs_expert": 1, "revise": 2, "fail": 3}
+_SECOND_LEVELS: Final = frozenset(["ac", "co", "com", "edu", "gov", "net", "org"])  # below the codes of countries
 Outcome = Literal["pass", "needs_expert", "revise", "fail", "not_checked"]
 
 
@@ -94,10 +95,16 @@ def _reference(proposal: Proposal, retrieval: Retrieval | None) -> Iterator[Find
         code = _RETRIEVALS[retrieval.outcome]
         yield Finding(criterion=2, verdict=open_, code=code, reason=retrieval.detail or "it was not fetched")
     if reference.owner is not None:
-        owner = max(reference.owner.split(".")[:-1], key=len, default="")
-        if owner and owner not in "".join(filter(str.isalnum, proposal.change_controller.lower())):
+        owner = _organisation(reference.owner)
+        if owner not in "".join(filter(str.isalnum, proposal.change_controller.lower())):  # REG-4.1-5
             reason = f"{reference.owner} is not evidently {proposal.change_controller}'s"
             yield Finding(criterion=2, verdict="note", code="controller_reference_mismatch", reason=reason)
+
+
+def _organisation(host: str) -> str:
+    """The label of a host that its organisation registered: acme of specs.acme.com and of specs.acme.co.uk."""
+    *_, before, label, _ = ("", *host.split("."))
+    return (before or label if label in _SECOND_LEVELS else label).replace("-", "")
 
 
 def _schemas(proposal: Proposal) -> Iterator[Finding]:
@@ -131,6 +138,11 @@ def _collisions(proposal: Proposal, registry: Registry, today: str) -> Iterator[
     collision = registry.maybe_collision(name, controller, today)
     if collision is not None:  # REG-5-7
         yield Finding(criterion=5, verdict="fail", code=collision[0], reason=collision[1])
+    standing = registry.entry(name)
+    if standing is not None and standing.status is Status.DEPRECATED:  # REG-7.3-2
+        successor = f"; its successor is {standing.successor}" if standing.successor else ""
+        reason = f"{name} is deprecated since {standing.deprecated_on}{successor}"
+        yield Finding(criterion=5, verdict="note", code="deprecated", reason=reason)
     if prefix != NONE and not (is_prefix(prefix) and covers(prefix, name)):
         reason = f"{prefix} is no prefix of {name} that ends with an underscore"
         yield Finding(criterion=5, verdict="fail", code="prefix_mismatch", reason=reason)

@@ -352,7 +352,7 @@ def _is_claim_of(claimed: object, revision: Revision, offered: SchemaPair, *, is
 
 def _entry_notes(entry: Entry) -> tuple[str, ...]:
     found = []
-    if entry.status is Status.DEPRECATED:
+    if entry.status is Status.DEPRECATED:  # REG-7.3-2
         found.append(DEPRECATED)
     if entry.status is Status.WITHDRAWN:
         found.append(WITHDRAWN)

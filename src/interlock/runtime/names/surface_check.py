@@ -209,7 +209,7 @@ def _refusal(judged: Judgement, tool: str) -> Fault:
 def _warning(judged: Judgement, entry: Entry, *, is_trusted: bool) -> str:
     words = {"behind": judged.behind, "revision": judged.revision, "name": judged.name}
     told = [_WORDS[note].format(**words) for note in judged.notes]
-    if "deprecated" in judged.notes and entry.successor is not None:
+    if "deprecated" in judged.notes and entry.successor is not None:  # REG-7.3-2
         told.append(f"its successor is {entry.successor}")
     if judged.verdict is SurfaceVerdict.INPUT_ONLY:
         told.append("its server declares no output schema")
