@@ -121,6 +121,7 @@ def test_a_prefix_counts_only_on_the_boundary_of_a_component() -> None:
 def test_a_handle_begins_with_a_tilde_and_is_no_pronoun() -> None:
     assert is_handle("~acme")
     assert is_handle("~acme-labs")
+    assert is_handle("~" + "a" * 32)
     assert not any(is_handle(text) for text in ("acme", "~", "~Acme", "~org", "~a-", "~" + "a" * 33, "~a\n"))
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from xml.etree import ElementTree
 
 import msgspec
@@ -58,14 +59,18 @@ def seven(entries: tuple[Entry, ...]) -> list[list[object]]:
 
 @pytest.mark.req("REG-9-1", "REG-9-2", "REG-4.1-1")
 def test_a_generic_reader_of_iana_registries_reads_the_xml() -> None:
-    whole = publication(entry())
+    whole = publication(entry(), entry("zoo_feed", specification_reference="https://zoo.example/feed/1"))
     root = ElementTree.fromstring(publish(whole, "xml"))
     names = {"iana": "http://www.iana.org/assignments"}
     assert root.get("id") == "mcp-tool-surface-names"
     assert root.findtext("iana:title", namespaces=names) == "Model Context Protocol Tool Surface Names"
+    assert root.findtext("iana:created", namespaces=names) == "2026-05-15"
     assert root.findtext("iana:updated", namespaces=names) == "2026-11-17"
     inner = root.find("iana:registry", names)
     assert inner is not None
+    draft = inner.find("iana:xref", names)
+    assert draft is not None
+    assert (draft.get("type"), draft.get("data")) == ("draft", "draft-morrison-mcp-tool-surface-names-registry-00")
     assert inner.findtext("iana:registration_rule", namespaces=names) == "Specification Required"
     assert inner.findtext("iana:expert", namespaces=names) == "eve & co"
     records = inner.findall("iana:record", names)
@@ -74,9 +79,10 @@ def test_a_generic_reader_of_iana_registries_reads_the_xml() -> None:
     ]
     assert records[0].get("date") == "2026-11-17"
     references = [one.find("iana:xref", names) for one in records]
-    assert [(one.get("type"), one.get("data")) for one in references[:2] if one is not None] == [
+    assert [(one.get("type"), one.get("data")) for one in references if one is not None] == [
         ("rfc", "rfc9999"),
-        ("draft", "draft-morrison-org-alter-policy-provision-00"),
+        *[("draft", "draft-morrison-org-alter-policy-provision-00")] * 4,
+        ("uri", "https://zoo.example/feed/1"),
     ]
 
 
@@ -90,6 +96,8 @@ def test_the_csv_has_seven_columns_and_nothing_that_a_spreadsheet_calculates() -
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert rows[1][0] == "acme_search"
     assert not any(cell.startswith(("=", "+", "-", "@")) for row in rows for cell in row)
+    assert rows[1][4] == f"'{entry().change_controller}"
+    assert text.count("\n") == text.count("\r\n") == len(rows)
 
 
 @pytest.mark.req("REG-9-1", "REG-9-2")
@@ -98,9 +106,48 @@ def test_the_text_is_a_table_that_marks_what_is_overdue() -> None:
     assert text.startswith(
         "Model Context Protocol Tool Surface Names\n\nRegistration procedure: Specification Required\n"
     )
+    assert "Reference: draft-morrison-mcp-tool-surface-names-registry-00\n" in text
     assert "Last updated: 2026-11-17" in text
+    table = text.split("\n\n")[-1].splitlines()
+    starts = [0, *(found.end() for found in re.finditer("  ", table[1]))]
+    for line, title in zip(starts, ("Surface Name", "Specification Reference", "Authentication Scope"), strict=False):
+        assert table[0].startswith(title, line)
+    assert all(row[start - 2 : start] == "  " for row in table for start in starts[1:])  # of a fixed width
     assert "Provisional, review overdue" in text
     assert "overdue" not in publish(publication(entry(), today="2027-11-16"), "txt").decode()
+
+
+@pytest.mark.req("REG-9-1", "REG-9-3", "REG-6-2", "REG-6-3", "REG-4.1-7")
+def test_the_forms_list_the_same_names_in_the_order_of_their_octets() -> None:
+    shared = entry("search", vendor_prefix="none", status=Status.ACTIVE, review_due=None)
+    whole = publication(shared, entry(), entry("acme2_x", vendor_prefix="acme2_"))
+    names = sorted((one.surface_name for one in whole.entries), key=str.encode)
+    told = msgspec.json.decode(publish(whole, "json"))
+    assert {key: told[key] for key in ("title", "registration_policy", "reference", "updated")} == {
+        "title": "Model Context Protocol Tool Surface Names",
+        "registration_policy": "Specification Required",
+        "reference": "draft-morrison-mcp-tool-surface-names-registry-00",
+        "updated": "2026-11-17",
+    }
+    xmlns = "{http://www.iana.org/assignments}"
+    records = list(ElementTree.fromstring(publish(whole, "xml")).iter(f"{xmlns}record"))
+    rows = list(csv.DictReader(io.StringIO(publish(whole, "csv").decode(), newline="")))
+    text = publish(whole, "txt").decode()
+    assert text.encode() == publish(whole, "txt")
+    lines = [re.split("  +", line) for line in text.split("\n\n")[-1].splitlines()[2:]]
+    forms = (
+        [(one["surface_name"], one["vendor_prefix"], one["first_registered"]) for one in told["entries"]],
+        [(one.findtext(f"{xmlns}value"), one.findtext(f"{xmlns}prefix"), one.get("date")) for one in records],
+        [(one["Surface Name"], one["Vendor Prefix"], one["First Registered"]) for one in rows],
+        [(one[0], one[3], one[-1]) for one in lines],
+    )
+    for form in forms:
+        assert [name for name, *_ in form] == names
+        assert ("search", "none", "2026-11-17") in form
+        assert ("org_alter_ingest", "org_alter_", "2026-05-15") in form
+    found = {one["surface_name"]: one for one in told["entries"]}
+    assert found["acme_search"]["review_due"] == "2027-11-17"
+    assert found["acme_search"]["specification"]["revision"] == 1
 
 
 @pytest.mark.req("REG-9-3", "REG-9-4")

@@ -1,5 +1,6 @@
 """Does a server keep to the registered specification of a name, and what follows when it does not?"""
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ from msgspec import Raw
 
 from interlock.protocol.names.judgement import Judgement, Specification, SurfaceVerdict, judge
 from interlock.protocol.names.model import Entry, Revision, Status
-from interlock.protocol.names.policy import SurfacePolicy
+from interlock.protocol.names.policy import VERIFIED, SurfacePolicy
 from interlock.protocol.schemas.digest import normalised, schema_digest
 from interlock.protocol.schemas.effort import Effort
 
@@ -96,6 +97,21 @@ def test_a_schema_in_other_words_has_the_same_digest(alike: Any) -> None:
 
 
 @pytest.mark.req("REG-8.1-3")
+def test_the_digest_is_of_the_canonical_text_with_its_sets_sorted() -> None:
+    """The text is RFC 8785's: members in order, no spaces, letters as they are, 1e21 and 100 as ECMAScript writes."""
+    said = {
+        "type": "object",
+        "required": ["b", "a"],
+        "properties": {"b": {"type": ["string", "null"], "default": "ü"}, "a": {"maximum": 1e21, "minimum": 100.0}},
+    }
+    text = (
+        '{"properties":{"a":{"maximum":1e+21,"minimum":100},"b":{"default":"ü","type":["null","string"]}},'
+        '"required":["a","b"],"type":"object"}'
+    )
+    assert schema_digest(said) == f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+@pytest.mark.req("REG-8.1-3")
 @pytest.mark.parametrize(
     "other",
     [
@@ -160,6 +176,30 @@ def test_wider_in_and_narrower_out_is_compatible(
 def test_a_specification_that_allows_further_arguments_asks_for_none() -> None:
     one = entry(revision(argument={**ARGUMENT, "additionalProperties": True}))
     assert judged(ARGUMENT, RETURN, one).verdict is V.COMPATIBLE
+
+
+@pytest.mark.req("REG-8.1-4")
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        {"if": STRING, "then": {"minLength": 1}},
+        {"$ref": "#/properties/query"},
+        {"$dynamicRef": "#node"},
+        {**STRING, "pattern": "^a"},
+        {"not": INTEGER},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_decided_is_said_to_be_undecided(beyond: Any) -> None:
+    assert judged(with_property(ARGUMENT, query=beyond), RETURN).verdict is V.UNDECIDED
+
+
+@pytest.mark.req("REG-8.1-5")
+def test_the_verdicts_are_eight_and_three_of_them_verify() -> None:
+    verified = ["identical", "compatible", "input_only"]
+    others = ["undecided", "mismatch", "unverifiable", "unregistered", "not_registrable"]
+    assert [one.value for one in V] == [*verified, *others]
+    assert {one.value for one in VERIFIED} == set(verified)
 
 
 @pytest.mark.req("REG-6-4", "REG-8.1-5")

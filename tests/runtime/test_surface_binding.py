@@ -11,6 +11,7 @@ from tests.runtime.still import House, Leaf, house, still, tool
 from interlock.protocol.names.records import Step
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.names.state import Change
+from interlock.store.sqlite.names_log import NAMES_FILE
 
 BAD = with_property(ARGUMENT, query=INTEGER)
 READS = {"annotations": {"readOnlyHint": True}}
@@ -27,8 +28,9 @@ async def register(node: House, made: Any) -> None:
     await node.node.rejudgement.settle()
 
 
-async def bound(node: House, *tools: dict[str, Any], segment: str = "shop") -> Leaf:
-    leaf = node.leaf(segment, tools=tools, heartbeat_interval_ms=0)
+async def bound(node: House, *tools: dict[str, Any], segment: str = "shop", again: Leaf | None = None) -> Leaf:
+    known = None if again is None else again.subserver_id
+    leaf = node.leaf(segment, tools=tools, heartbeat_interval_ms=0, subserver_id=known)
     await leaf.joined()
     return leaf
 
@@ -66,17 +68,72 @@ async def test_operations_carry_the_verdict_of_their_tool_and_follow_it(tmp_path
     async with place(tmp_path) as here:
         node = here.house
         await register(node, entry(revision()))
-        await bound(node, offered(), offered(BAD, name="list_2fa"))
+        leaf = await bound(node, offered(), offered(BAD, name="list_2fa"), offered(name="a__b"))
         client = here.modern()
         listed = await client.introspect(query="operations")
         names = {one["name"] for one in listed["operations"]}
-        assert {"shop__search", "shop__list_2fa"} <= names
+        assert {"shop__search", "shop__list_2fa", "shop__a__b"} <= names
+        leaf.answer = lambda params: {"structuredContent": {"got": params["arguments"]}, "content": []}
+        assert (await client.do("shop__list_2fa", {"query": 1}))["success"] is True
+        endpoints = await client.tools()
+        assert "mcp_aql_read" in endpoints
+        assert not [one for one in endpoints.values() if "dev.interlock/surface" in one.get("_meta", {})]
         assert listed["_protocol"]["surfaces"].keys() == {"shop__search"}
         assert listed["_protocol"]["surfaces"]["shop__search"]["verdict"] == "identical"
         await register(node, entry(revision(argument=BAD)))
         listed = await client.introspect(query="operations")
         assert "shop__search" not in {one["name"] for one in listed["operations"]}
         assert "surfaces" not in listed["_protocol"]
+
+
+@still
+@pytest.mark.req("REG-8.1-1")
+async def test_a_list_is_judged_when_it_changes_and_when_its_server_comes_again(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        await register(node, entry(revision()))
+        client = await node.client().greet()
+        leaf = await bound(node, offered())
+        assert (await client.tools())["shop.search"]["_meta"]["dev.interlock/surface"]["verdict"] == "identical"
+        leaf.tools = [offered(BAD)]
+        leaf.notify("notifications/tools/list_changed")
+        await node.until(lambda: node.node.operations.tools.get("shop.search").withheld is not None)
+        assert "shop.search" not in await client.tools()
+        leaf.close()
+        await node.until(lambda: node.state("shop") != "ready")
+        again = await bound(node, offered(with_property(ARGUMENT, extra=STRING)), again=leaf)
+        assert (await client.tools())["shop.search"]["_meta"]["dev.interlock/surface"]["verdict"] == "compatible"
+        assert "result" in await client.call("shop.search", {"query": "x"})
+        again.close()
+        await node.until(lambda: node.state("shop") != "ready")
+        await bound(node, offered(BAD), again=leaf)
+        assert (await client.call("shop.search", {"query": "x"}))["error"]["message"] == "surface_mismatch"
+
+
+@still
+@pytest.mark.req("REG-8.1-6")
+async def test_arguments_are_the_servers_own_and_not_the_specifications(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        await register(node, entry(revision(argument={**ARGUMENT, "additionalProperties": False})))
+        wider = {**with_property(ARGUMENT, extra=STRING), "description": "what the server says"}
+        leaf = await bound(node, offered(wider))
+        client = await node.client().greet()
+        listed = (await client.tools())["shop.search"]
+        assert (listed["inputSchema"], listed["outputSchema"]) == (wider, RETURN)
+        assert "result" in await client.call("shop.search", {"query": "x", "extra": "beyond the specification"})
+        assert [one for one in leaf.heard if "beyond the specification" in str(one)]
+
+
+@still
+@pytest.mark.req("REG-7.1-1")
+async def test_a_registry_that_cannot_be_read_takes_no_tool_away(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / NAMES_FILE).write_bytes(b"no database at all" * 1000)
+    async with house(tmp_path) as node:
+        assert node.node.approvals.names.state.trouble
+        await bound(node, offered(), offered(name="other"))
+        client = await node.client().greet()
+        assert {"shop.search", "shop.other"} <= (await client.tools()).keys()
+        assert "result" in await client.call("shop.other", {"query": "x"})
 
 
 @still
@@ -90,7 +147,7 @@ async def test_the_configuration_says_what_follows(tmp_path: Path) -> None:
         assert "result" in await client.call("shop.search", {"query": 1})
 
 
-ROUTES = '[registry]\nroutes = { search = ["nowhere", "wrong", "first", "second"] }\n'
+ROUTES = '[registry]\nroutes = { search = ["nowhere", "wrong", "half", "first", "second"] }\n'
 
 
 @still
@@ -100,7 +157,12 @@ async def test_servers_that_keep_to_a_name_stand_in_for_one_another(tmp_path: Pa
         await register(node, entry(revision()))
         client = await node.client().greet()
         wrong = await bound(node, offered(BAD), segment="wrong")
-        assert "search" not in await client.tools()
+        silent = offered()
+        del silent["outputSchema"]
+        half = await bound(node, silent, segment="half")
+        listed = await client.tools()
+        assert listed["half.search"]["_meta"]["dev.interlock/surface"]["verdict"] == "input_only"
+        assert "search" not in listed
         second = await bound(node, offered(), segment="second")
         first = await bound(node, offered(with_property(ARGUMENT, extra=STRING)), segment="first")
         listed = await client.tools()
@@ -110,8 +172,8 @@ async def test_servers_that_keep_to_a_name_stand_in_for_one_another(tmp_path: Pa
         first.close()
         await node.until(lambda: node.state("first") != "ready")
         assert "result" in await client.call("search", {"query": "two"})
-        called = [[str(one) for one in leaf.heard if "tools/call" in str(one)] for leaf in (first, second, wrong)]
-        assert [len(one) for one in called] == [1, 1, 0]
+        called = [[str(one) for one in leaf.heard if "tools/call" in str(one)] for leaf in (first, second, wrong, half)]
+        assert [len(one) for one in called] == [1, 1, 0, 0]
         assert "two" in called[1][0]
 
 

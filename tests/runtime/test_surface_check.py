@@ -235,6 +235,9 @@ async def test_the_leaf_and_the_listed_name_are_both_looked_up(bound: Bound) -> 
     await bound.lists(tool("2fa-list", BAD), tool("Search", BAD))
     assert bound.verdict("infra.edge.search") is SurfaceVerdict.MISMATCH
     assert bound.listed().keys() >= {"one.2fa-list"}
+    await bound.lists(tool("createIssue", BAD), segment="two")
+    assert bound.verdict("two.create_issue") is SurfaceVerdict.MISMATCH  # the name that clients see
+    assert "two.create_issue" not in bound.listed()
 
 
 @pytest.mark.req("REG-3-2", "REG-8.1-5")
@@ -250,6 +253,44 @@ def _effort() -> Any:
     from interlock.protocol.schemas.effort import Effort
 
     return Effort(LIST_STEPS_MAX)
+
+
+@pytest.mark.req("REG-7.3-2")
+async def test_a_deprecated_name_is_warned_of_with_its_successor_and_still_held_to(bound: Bound) -> None:
+    bound.names.entries["search"] = entry(revision(), status=Status.DEPRECATED, successor="find")
+    await bound.lists(tool())
+    surface = bound.route("one.search").surface
+    assert surface is not None
+    assert surface.warning == "search identical: the name is deprecated; its successor is find"
+    assert surface_of(bound.listed()["one.search"])["status"] == "Deprecated"
+    await bound.lists(tool(argument=BAD))
+    assert bound.listed() == {}
+
+
+@pytest.mark.req("REG-8.2-2")
+@pytest.mark.parametrize(
+    ("claimed", "notes"), [(1, ("behind",)), (2, ("behind", "claim_mismatch")), (None, ("behind",))]
+)
+async def test_a_claim_is_read_from_the_list_and_the_schemas_decide(bound: Bound, claimed: Any, notes: Any) -> None:
+    bound.names.entries["search"] = entry(revision(), revision(2, argument=WIDER))
+    bound.policy = SurfacePolicy(enforce="warn")
+    said = {} if claimed is None else {"_meta": {"dev.interlock/specification": claimed}}
+    await bound.lists(tool(**said))
+    surface = bound.route("one.search").surface
+    assert surface is not None
+    assert (surface.judgement.behind, surface.judgement.notes) == (1, notes)
+    assert "it keeps to revision 1; 2 is current" in surface.warning
+
+
+@pytest.mark.req("REG-4.2-8")
+async def test_a_shortened_alias_keeps_the_surface_name_beside_it(bound: Bound) -> None:
+    long = "_".join(["search"] * 8)
+    bound.names.entries[long] = msgspec.structs.replace(entry(revision()), surface_name=long)
+    await bound.lists(tool(long), segment="a-server-with-a-long-name")
+    page = bound.catalog.namespace.view(ViewKey(scope="admin")).page("tools/list", Era.MODERN, "")
+    (listed,) = json.loads(page.items)
+    assert len(listed["name"]) <= 64 and not listed["name"].endswith(long)
+    assert surface_of(listed)["name"] == long
 
 
 @pytest.mark.req("REG-8.1-4")

@@ -227,6 +227,7 @@ def test_hostile_bytes_take_linear_time(name: str, part: bytes) -> None:
     assert seconds(4_000) < GROWTH_MAX * max(seconds(1_000), 1e-4)
 
 
+@pytest.mark.req("AX-B.1-2")
 def test_the_framing_is_the_links() -> None:
     def made(**settings: object) -> LinkDescription:
         return LinkDescription(**{"transport": "uart_cbor", **settings})  # type: ignore[arg-type]
