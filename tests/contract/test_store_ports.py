@@ -10,7 +10,6 @@ import pytest
 from interlock.runtime.base.store_backends import BACKENDS, UnknownBackend, build_audit, build_store
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Conflict, Entry, Record, Store, Unavailable
-from interlock.store.pubsub import QUEUE_MAX
 
 NOW = 1_700_000_000.0
 
@@ -129,8 +128,6 @@ async def test_a_write_without_expiry_makes_an_entry_permanent(store: Store) -> 
 async def test_a_time_to_live_that_is_no_time_is_refused(store: Store, ttl_s: float) -> None:
     with pytest.raises(ValueError, match="positive number of seconds"):
         await store.kv.put("b", "k", b"v", NOW, ttl_s=ttl_s)
-    with pytest.raises(ValueError, match="positive number of seconds"):
-        await store.leases.acquire("name", "me", ttl_s, NOW)
     assert await store.kv.get("b", "k", NOW) is None
 
 
@@ -238,91 +235,6 @@ async def test_parallel_appends_keep_each_batch_together(store: Store, second: S
         ]
 
 
-async def test_a_subscriber_gets_what_is_published_to_its_subject_after_it_subscribed(store: Store) -> None:
-    await store.pubsub.publish("s", b"before")
-    subscription = store.pubsub.subscribe("s")
-    await store.pubsub.publish("other", b"elsewhere")
-    await store.pubsub.publish("s", b"one")
-    await store.pubsub.publish("s", b"two")
-    async with asyncio.timeout(5):
-        assert [await anext(subscription), await anext(subscription)] == [b"one", b"two"]
-
-
-async def test_every_subscriber_gets_every_message(store: Store) -> None:
-    subscriptions = [store.pubsub.subscribe("s") for _ in range(3)]
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
-        waiting = [tasks.create_task(anext(subscription)) for subscription in subscriptions]  # type: ignore[arg-type]
-        await store.pubsub.publish("s", b"x")
-    assert [task.result() for task in waiting] == [b"x"] * 3
-
-
-async def test_a_slow_subscriber_loses_the_oldest_and_knows_how_many(store: Store) -> None:
-    subscription = store.pubsub.subscribe("s")
-    for number in range(QUEUE_MAX + 3):
-        await store.pubsub.publish("s", str(number).encode())
-    assert subscription.dropped == 3
-    assert await anext(subscription) == b"3"
-
-
-async def test_a_closed_subscription_ends_after_what_had_arrived(store: Store) -> None:
-    subscription = store.pubsub.subscribe("s")
-    await store.pubsub.publish("s", b"one")
-    subscription.close()
-    subscription.close()
-    await store.pubsub.publish("s", b"late")
-    assert [message async for message in subscription] == [b"one"]
-
-
-async def test_closing_the_store_ends_its_subscriptions(store: Store) -> None:
-    subscription = store.pubsub.subscribe("s")
-
-    async def collect() -> list[bytes]:
-        return [message async for message in subscription]
-
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
-        collected = tasks.create_task(collect())
-        await store.pubsub.publish("s", b"one")
-        await store.close()
-    assert collected.result() == [b"one"]
-    assert [message async for message in store.pubsub.subscribe("s")] == []
-    with pytest.raises(Unavailable, match="publish/subscribe is closed"):
-        await store.pubsub.publish("s", b"")
-
-
-async def test_a_lease_has_one_holder_at_a_time(store: Store, second: Store) -> None:
-    assert await store.leases.acquire("name", "me", 10, NOW)
-    assert not await second.leases.acquire("name", "you", 10, NOW + 9)
-    assert await second.leases.acquire("other", "you", 10, NOW)
-
-
-async def test_a_lease_is_renewed_by_its_holder(store: Store) -> None:
-    await store.leases.acquire("name", "me", 10, NOW)
-    assert await store.leases.acquire("name", "me", 10, NOW + 9)
-    assert not await store.leases.acquire("name", "you", 10, NOW + 18)
-
-
-async def test_an_expired_lease_is_free(store: Store) -> None:
-    await store.leases.acquire("name", "me", 10, NOW)
-    assert await store.leases.acquire("name", "you", 10, NOW + 10)
-    assert not await store.leases.acquire("name", "me", 10, NOW + 11)
-
-
-async def test_a_lease_is_released_only_by_its_holder(store: Store) -> None:
-    await store.leases.acquire("name", "me", 10, NOW)
-    await store.leases.release("name", "you")
-    assert not await store.leases.acquire("name", "you", 10, NOW)
-    await store.leases.release("name", "me")
-    assert await store.leases.acquire("name", "you", 10, NOW)
-    await store.leases.release("nobody's", "me")
-
-
-async def test_of_twenty_parallel_holders_exactly_one_gets_the_lease(store: Store, second: Store) -> None:
-    got = await asyncio.gather(
-        *((store, second)[number % 2].leases.acquire("name", str(number), 10, NOW) for number in range(20))
-    )
-    assert sum(got) == 1
-
-
 async def test_what_was_written_is_there_after_closing_and_opening(
     backend: str, tmp_path: Path, shared: SharedPlace | None
 ) -> None:
@@ -330,14 +242,12 @@ async def test_what_was_written_is_there_after_closing_and_opening(
     await store.open()
     revision = await store.kv.put("b", "k", b"v", NOW)
     await store.streams.append("s", [b"a"])
-    await store.leases.acquire("name", "me", 10, NOW)
     await store.close()
     again = build_store(backend, tmp_path / "data", shared)
     await again.open()
     assert await again.kv.get("b", "k", NOW) == Entry("k", b"v", revision)
     assert await again.kv.put("b", "k", b"v", NOW) > revision
     assert await again.streams.read("s") == [Record(1, b"a")]
-    assert not await again.leases.acquire("name", "you", 10, NOW)
     await again.close()
 
 

@@ -143,18 +143,6 @@ async def test_a_message_of_a_write_under_way_is_held_until_it_is_known_how_that
         assert change.entry.value == b"unanswered"
 
 
-async def test_what_is_published_reaches_every_replica_once(nats_server: NatsServer, node: str) -> None:
-    async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
-        here, there = one.pubsub.subscribe("s"), other.pubsub.subscribe("s")
-        for message in (b"1", b"2"):
-            await one.pubsub.publish("s", message)
-        await other.pubsub.publish("s", b"end")
-        async with asyncio.timeout(BOUND_S):
-            assert [await anext(here) for _ in range(3)] == [b"1", b"2", b"end"]
-            assert sorted([await anext(there) for _ in range(3)]) == [b"1", b"2", b"end"]
-        assert not here._waiting and not there._waiting
-
-
 async def test_a_write_that_was_done_although_it_timed_out_is_told_to_its_writer(
     own_server: NatsServer, node: str
 ) -> None:

@@ -523,7 +523,7 @@ async def test_every_decision_is_on_record_with_anchor_jti_and_digests_and_witho
 async def test_listeners_hear_every_change_in_order_and_a_slow_one_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.store.pubsub.QUEUE_MAX", 2)
+    monkeypatch.setattr("interlock.runtime.approvals.feed.QUEUE_MAX", 2)
     async with desk_at(tmp_path) as desk:
         listener, gone = desk.inbox.listen(), desk.inbox.listen()
         gone.close()

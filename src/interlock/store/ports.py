@@ -1,9 +1,8 @@
 """What the node asks of a store, shaped so that SQLite and NATS JetStream can both serve it.
 
-Four ports: key-value with revision and expiry, append-only streams, publish/subscribe, leases; replication, where
-several nodes share the store; and beside them the audit log. Every call is async and returns only when what it promised
-is durable; a call that was cancelled may have happened. `now` is wall-clock seconds and is passed in: a store has no
-clock.
+Key-value with revision and expiry, append-only streams, and replication where several nodes share the store; beside
+them the audit log. Every call is async and returns only when what it promised is durable; a call that was cancelled may
+have happened. `now` is wall-clock seconds and is passed in: a store has no clock.
 
     StoreError
       Conflict          another writer was first: read again, then decide
@@ -113,37 +112,6 @@ class Streams(Protocol):
         """Forget the records up to that sequence; the last one stays, so that no sequence is given twice."""
 
 
-class Subscription(Protocol):
-    """An async iterator of messages; it ends, after what had already arrived, when it or the store is closed."""
-
-    @property
-    def dropped(self) -> int:
-        """How many messages, the oldest first, were lost because the subscriber read too slowly."""
-
-    def __aiter__(self) -> Self: ...
-
-    async def __anext__(self) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
-class PubSub(Protocol):
-    """At most once, to those who listen now."""
-
-    async def publish(self, subject: str, data: bytes) -> None: ...
-
-    def subscribe(self, subject: str) -> Subscription:
-        """Messages published to exactly this subject after the call."""
-
-
-class Leases(Protocol):
-    async def acquire(self, name: str, holder: str, ttl_s: float, now: float) -> bool:
-        """Take or renew. False while another holder's lease lives."""
-
-    async def release(self, name: str, holder: str) -> None:
-        """Give back; nothing happens if another holds it."""
-
-
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -192,12 +160,6 @@ class Store(Protocol):
 
     @property
     def streams(self) -> Streams: ...
-
-    @property
-    def pubsub(self) -> PubSub: ...
-
-    @property
-    def leases(self) -> Leases: ...
 
     @property
     def replication(self) -> Replication | None:

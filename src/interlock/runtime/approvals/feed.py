@@ -3,10 +3,47 @@
 A listener that reads too slowly loses the oldest changes, counted, and delays no other.
 """
 
-from interlock.protocol.approvals.approval import Approval
-from interlock.store.pubsub import LocalSubscription
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Self
 
-Listener = LocalSubscription[Approval]  # of approvals as they now stand; ends when it or the inbox is closed
+from interlock.protocol.approvals.approval import Approval
+
+QUEUE_MAX: Final = 1024  # changes waiting for one listener
+
+
+class Listener:
+    """An async iterator of approvals as they now stand; it ends, after what had arrived, when it or the feed is closed."""
+
+    def __init__(self, forget: Callable[["Listener"], None]) -> None:
+        self.dropped = 0
+        self._waiting: deque[Approval] = deque(maxlen=QUEUE_MAX)
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._forget = forget
+
+    def deliver(self, approval: Approval) -> None:
+        if len(self._waiting) == QUEUE_MAX:
+            self.dropped += 1
+        self._waiting.append(approval)
+        self._changed.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._changed.set()
+        self._forget(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Approval:
+        while not self._waiting:
+            if self._closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        return self._waiting.popleft()
 
 
 class ApprovalFeed:

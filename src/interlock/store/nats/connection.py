@@ -14,7 +14,7 @@ import os
 import random
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -69,7 +69,6 @@ class Connection:
         self._dropped: Client | None = None  # lost, and to be closed
         self._keeper: asyncio.Task[None] | None = None
         self._on_change: list[Callable[[], None]] = []
-        self._on_connected: list[Callable[[Client], Awaitable[None]]] = []
 
     @property
     def is_open(self) -> bool:
@@ -91,10 +90,6 @@ class Connection:
     def forget(self, told: Callable[[], None]) -> None:
         if told in self._on_change:
             self._on_change.remove(told)
-
-    def on_connected(self, done: Callable[[Client], Awaitable[None]]) -> None:
-        """Done on every new connection before anything else uses it."""
-        self._on_connected.append(done)
 
     async def open(self) -> None:
         if self._keeper is not None:
@@ -334,8 +329,6 @@ class Connection:
         await client.subscribe(f"{prefix}.*", cb=self._on_answer, pending_msgs_limit=0, pending_bytes_limit=0)
         self._client, self._prefix = client, prefix
         self._lost.clear()
-        for done in self._on_connected:
-            await done(client)
 
     async def _on_answer(self, message: Msg) -> None:
         answered = self._waiting.get(message.subject.rpartition(".")[2])

@@ -173,13 +173,9 @@ class NatsKeyValue:
                 continue  # the next look says which conflict it is
 
     async def delete(self, bucket: str, key: str) -> bool:
-        return await self.delete_value(bucket, key, None)
-
-    async def delete_value(self, bucket: str, key: str, value: bytes | None) -> bool:
-        """Only if that is its value; None: whatever it is."""
         while True:
             found = await self._find(bucket, key)
-            if found.entry is None or (value is not None and found.entry.value != value):
+            if found.entry is None:
                 return False
             headers = {DELETED: "1", TTL: f"{DELETED_KEPT_S}s", EXPECTED: str(found.sequence), **_key_header(key)}
             try:

@@ -37,7 +37,6 @@ class Names:
         self.kv_stream = f"INTERLOCK-{node}-KV"
         self.entries = f"interlock.{node}.kv"
         self.parts = f"interlock.{node}.part"
-        self.pubsub = f"interlock.{node}.pubsub"
         self.names_stream = f"INTERLOCK-{node}-NAMES"
         self.names = f"interlock.{node}.names"
         self._streams = f"INTERLOCK-{node}-S"

@@ -1,7 +1,7 @@
 """The default store: one SQLite file, `store.db`, in the data folder.
 
 A returned write is on disk (WAL, synchronous=FULL). Several processes may use one file: every write holds the write
-lock from its first read, so compare-and-swap is exact among them. Publish/subscribe stays inside the process.
+lock from its first read, so compare-and-swap is exact among them.
 
 Expired entries are never shown, and each write clears some of them away.
 """
@@ -13,7 +13,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from interlock.store.expiry import expiry
 from interlock.store.ports import Conflict, Entry, Record, Replication, Unavailable
-from interlock.store.pubsub import LocalPubSub
 from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteThread, int64, open_database, write_transaction
 
 P = ParamSpec("P")
@@ -31,7 +30,6 @@ STORE_SCHEMA = Schema(
             "INSERT INTO revision VALUES (0)",
             "CREATE TABLE stream (stream TEXT NOT NULL, sequence INTEGER NOT NULL, data BLOB NOT NULL,"
             " PRIMARY KEY (stream, sequence))",
-            "CREATE TABLE lease (name TEXT PRIMARY KEY, holder TEXT NOT NULL, expires_at REAL NOT NULL)",
         ),
     ),
 )
@@ -50,15 +48,12 @@ class SqliteStore:
         self._file = _StoreFile(data / file, schema, busy_timeout_s)
         self.kv = SqliteKeyValue(self._file)
         self.streams = SqliteStreams(self._file)
-        self.leases = SqliteLeases(self._file)
-        self.pubsub = LocalPubSub()
         self.replication: Replication | None = None  # each node has a file of its own
 
     async def open(self) -> None:
         await self._file.open()
 
     async def close(self) -> None:
-        self.pubsub.close()
         await self._file.close()
 
 
@@ -152,17 +147,6 @@ class SqliteStreams:
         await self._file.write(_trim, stream, int64(upto))
 
 
-class SqliteLeases:
-    def __init__(self, file: _StoreFile) -> None:
-        self._file = file
-
-    async def acquire(self, name: str, holder: str, ttl_s: float, now: float) -> bool:
-        return await self._file.write(_acquire, name, holder, now, expiry(now, ttl_s))
-
-    async def release(self, name: str, holder: str) -> None:
-        await self._file.write(_release, name, holder)
-
-
 def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> Entry | None:
     row = db.execute(
         "SELECT key, value, revision, expires_at FROM kv"
@@ -252,17 +236,3 @@ def _last(db: sqlite3.Connection, stream: str) -> int:
 
 def _trim(db: sqlite3.Connection, stream: str, upto: int) -> None:
     db.execute("DELETE FROM stream WHERE stream = ? AND sequence <= ?", (stream, min(upto, _last(db, stream) - 1)))
-
-
-def _acquire(db: sqlite3.Connection, name: str, holder: str, now: float, expires_at: float | None) -> bool:
-    db.execute("DELETE FROM lease WHERE expires_at <= ?", (now,))
-    taken = db.execute(
-        "INSERT INTO lease (name, holder, expires_at) VALUES (?, ?, ?)"
-        " ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at WHERE holder = excluded.holder",
-        (name, holder, expires_at),
-    )
-    return taken.rowcount > 0
-
-
-def _release(db: sqlite3.Connection, name: str, holder: str) -> None:
-    db.execute("DELETE FROM lease WHERE name = ? AND holder = ?", (name, holder))
