@@ -14,7 +14,7 @@ QUEUE_MAX: Final = 1024  # changes waiting for one listener
 
 
 class Listener:
-    """An async iterator of approvals as they now stand; it ends, after what had arrived, when it or the feed is closed."""
+    """An async iterator of approvals as they now stand; when it is closed, it ends after what had arrived."""
 
     def __init__(self, forget: Callable[["Listener"], None]) -> None:
         self.dropped = 0
