@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import http.client
 import json
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -39,6 +41,14 @@ restricted_chat = false
 v0_clients = "refuse"
 
 [[room]]
+topic = "trusts-v0"
+v0_clients = "full"
+
+[[room]]
+topic = "doubts-v0"
+v0_clients = "restricted"
+
+[[room]]
 topic = "answering"
 restricted_replies = "allow"
 violation_notice = true
@@ -60,7 +70,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield started
 
 
-@pytest.mark.req("X-4.4.1-1", "X-4-6")
+@pytest.mark.req("X-4.4.1-1", "X-4.4.1-2", "X-4.4.1-3", "X-4-6", "X-4.3-2")
 async def test_a_newcomer_is_welcomed_first_and_announced_to_the_others(node: RunningNode) -> None:
     (agent, _), (human, _) = names("restricted", "full")
     first = await Bare.join(node, "garden", token(node, agent))
@@ -78,6 +88,7 @@ async def test_a_newcomer_is_welcomed_first_and_announced_to_the_others(node: Ru
     assert there[agent] == {"id": agent, "privilege": "restricted"} and human not in there
     join = await first.until(kind="presence", event="join")
     assert join["payload"] == {"event": "join", "participant": {"id": human, "privilege": "full"}}
+    assert join["from"] == "system:gateway"
     await first.say("hello")
     assert (await second.until(kind="chat"))["payload"] == {"text": "hello"}
     joins = [one["payload"]["participant"]["id"] for one in second.heard if one["kind"] == "presence"]
@@ -91,7 +102,7 @@ async def test_a_newcomer_is_welcomed_first_and_announced_to_the_others(node: Ru
     await first.leave()
 
 
-@pytest.mark.req("X-1-1", "X-3.1-2", "X-3.1-3", "X-3.1-6", "X-4-5", "X-2.2-2")
+@pytest.mark.req("X-1-1", "X-3.1-2", "X-3.1-3", "X-3.1-6", "X-4-5", "X-4-10", "X-2.2-2")
 async def test_what_is_accepted_reaches_everyone_as_it_was_sent(node: RunningNode) -> None:
     async with joined(node, *names("full", "restricted", "full")) as (a, b, c):
         payload = '{"jsonrpc":"2.0","id":42,"method":"invented","params":{"b":1.0,"a":1e3,"n":12345678901234567890123}}'
@@ -108,7 +119,7 @@ async def test_what_is_accepted_reaches_everyone_as_it_was_sent(node: RunningNod
                 assert (await one.until(id=id))["payload"] == {"method": "tools/call", "params": {"name": "x"}}
 
 
-@pytest.mark.req("X-3.1-4", "X-3.2-2", "X-4.4.2-1", "X-4.4.2-2", "X-4.4.2-3", "X-4.4.2-4", "X-7.1-1")
+@pytest.mark.req("X-3.1-4", "X-3.2-2", "X-4.4.2-1", "X-4.4.2-2", "X-4.4.2-3", "X-4.4.2-4", "X-7.1-1", "X-4-10")
 async def test_no_mcp_envelope_of_the_restricted_is_published(node: RunningNode) -> None:
     async with joined(node, *names("restricted", "full")) as (agent, human):
         for payload, answers in (
@@ -140,9 +151,10 @@ async def test_no_mcp_envelope_of_the_restricted_is_published(node: RunningNode)
     assert id not in [one["envelope"]["id"] for one in told["history"]]
 
 
-@pytest.mark.req("X-4-6", "X-4-14", "X-3.2-5", "X-4-4")
+@pytest.mark.req("X-4-6", "X-4-14", "X-3.2-5", "X-4-4", "X-4-10")
 async def test_each_fault_has_one_named_answer_and_the_connection_lives(node: RunningNode) -> None:
-    async with joined(node, *names("full", "full")) as (a, b):
+    who = names("full", "full")
+    async with joined(node, *who) as (a, b):
         for envelope, wanted in (
             ("[]", "invalid_envelope"),
             ("{", "invalid_json"),
@@ -158,7 +170,8 @@ async def test_each_fault_has_one_named_answer_and_the_connection_lives(node: Ru
             text = envelope if isinstance(envelope, str) else json.dumps(whole | envelope)
             await a.socket.send(text)
             refused = await a.until(event="error")
-            assert (refused["kind"], refused["from"]) == ("system", "system:gateway")
+            assert (refused["kind"], refused["from"], refused["to"]) == ("system", "system:gateway", [who[0][0]])
+            assert refused["payload"].keys() == {"event", "code", "message", "details"}
             assert (refused["payload"]["event"], refused["payload"]["code"]) == ("error", wanted)
             assert refused.get("correlation_id") == (None if isinstance(envelope, str) else "bad-1")
             assert refused["payload"]["message"]
@@ -239,6 +252,11 @@ async def test_who_may_not_come_in_is_told_so_before_the_upgrade(node: RunningNo
     assert await refusal("/v0/ws", good) == (400, "topic_required")
     assert await refusal("/v0/ws?topic=small", good) == (403, "wrong_topic")
     assert await refusal("/v0/ws?topic=garden", good, Origin="https://evil.example") == (403, "bad_origin")
+    cookie = f"token={good}; interlock={good}; session={good}"
+    assert await refusal("/v0/ws?topic=garden", None, Cookie=cookie) == (403, "wrong_topic")  # it is `local` still
+    own = {"Authorization": f"Bearer {good}", "Origin": f"http://{node.host}:{node.port}"}
+    async with connect(f"ws://{node.host}:{node.port}/v0/ws?topic=garden", additional_headers=own) as page:
+        assert json.loads(await page.recv())["payload"]["event"] == "welcome"
     there = token(node, "there", "nowhere")
     assert await refusal("/v0/ws?topic=nowhere", there) == (404, "unknown_topic")
     assert await refusal("/v0/ws?topic=garden&ticket=made-up", None) == (401, "unauthorised")
@@ -248,6 +266,11 @@ async def test_who_may_not_come_in_is_told_so_before_the_upgrade(node: RunningNo
     assert await connected.closed() == 4401
     assert await refusal("/v0/ws?topic=garden", good) == (401, "unauthorised")
     assert " ERROR " not in (node.data.parent / "stderr.txt").read_text()  # it is no fault of the node
+
+
+def is_utc(text: str) -> bool:
+    """RFC 3339, of the last minute."""
+    return text.endswith("Z") and abs((datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()) < 60
 
 
 @pytest.mark.req("X-5.1-5", "X-10.3-2", "X-10.1-1")
@@ -261,9 +284,11 @@ async def test_an_admin_promotes_demotes_and_removes_a_live_participant(node: Ru
         ]
         assert {"connectionId", "participantId", "privilege", "connectedAt"} <= shown.keys()
         assert (shown["privilege"], shown["source"], shown["topic"]) == ("restricted", "token", "garden")
+        assert is_utc(shown["connectedAt"])
         done = node.admin(f"/admin/participants/{agent_id}/promote", "POST", {"reason": "good"})
         assert done.keys() == {"participantId", "oldPrivilege", "newPrivilege", "promotedBy", "promotedAt"}
         assert (done["oldPrivilege"], done["newPrivilege"]) == ("restricted", "full")
+        assert (done["participantId"], done["promotedBy"]) == (agent_id, "local") and is_utc(done["promotedAt"])
         for one in (agent, human):
             changed = (await one.until(event="privilege_changed"))["payload"]
             assert changed["participant"] == {"id": agent_id, "privilege": "full"}
@@ -273,12 +298,16 @@ async def test_an_admin_promotes_demotes_and_removes_a_live_participant(node: Ru
         assert node.admin(f"/admin/participants/{agent_id}/promote", "POST", {})["oldPrivilege"] == "full"
         done = node.admin(f"/admin/participants/{agent_id}/demote", "POST", {})
         assert done.keys() == {"participantId", "oldPrivilege", "newPrivilege", "demotedBy", "demotedAt"}
+        assert done["demotedBy"] == "local" and is_utc(done["demotedAt"])
         await agent.send("mcp", CALL, to=[human_id])
         assert (await agent.until(kind="mcp", **{"from": "system:gateway"}))["payload"]["error"]["code"] == -32001
         assert node.admin("/admin/participants/unknown/promote", "POST", {})["error"] == "not_found"
         done = node.admin(f"/admin/participants/{agent_id}/disconnect", "POST")
         assert done["closedConnections"] == 1 and done.keys() == {"participantId", "closedConnections", "by", "at"}
+        assert done["by"] == "local" and is_utc(done["at"])
         assert await agent.closed() == 4403
+        connections = node.admin("/admin/rooms/garden/connections")["connections"]
+        assert agent_id not in [one["participantId"] for one in connections]
     # The demotion outlives the connection, and beats a token that says full.
     again = await Bare.join(node, "garden", token(node, agent_id, privilege="full"))
     assert (await again.next())["payload"]["participant"]["privilege"] == "restricted"
@@ -305,10 +334,14 @@ async def test_a_newer_connection_replaces_the_older_without_a_leave(node: Runni
         await watching.until(id=said)
         told = [heard["payload"] for heard in watching.heard if heard["kind"] == "presence"]
         assert [each["event"] for each in told if each["participant"]["id"] == name] == ["join"]
+        present = ask(node, "/v0/topics/garden/participants", bearer)[1]["participants"]
+        assert [each["id"] for each in present].count(name) == 1
+        heard = await watching.say("to the one that stayed")
+        await one.until(id=heard)
         await one.leave()
 
 
-@pytest.mark.req("X-4.4.1-6", "X-N-4")
+@pytest.mark.req("X-4.4.1-6", "X-N-4", "X-5.2-7")
 async def test_history_is_wrapped_and_meets_live_traffic_without_gap_or_overlap(node: RunningNode) -> None:
     async with joined(node, *names("full")) as (a,):
         for number in range(30):
@@ -335,6 +368,15 @@ async def test_history_is_wrapped_and_meets_live_traffic_without_gap_or_overlap(
         await sending
         assert seen == list(range(11, 130))
         await back.leave()
+        late = await Bare.join(node, "garden", token(node, "late"), history="3")
+        assert (await late.next())["payload"]["event"] == "welcome"
+        told = (await late.next())["payload"]
+        assert (told["event"], told["more"]) == ("history", False)
+        assert [one["payload"]["n"] for one in told["envelopes"]] == [127, 128, 129]
+        await late.leave()
+        with pytest.raises(InvalidStatus) as too_many:
+            await Bare.join(node, "garden", token(node, "late"), history="1001")
+        assert too_many.value.response.status_code == 400
         lost = await Bare.join(node, "garden", token(node, "lost"), after="never-was")
         await lost.next()
         await lost.until(event="history_gap")
@@ -353,7 +395,16 @@ async def test_history_is_wrapped_and_meets_live_traffic_without_gap_or_overlap(
     )
 
 
-@pytest.mark.req("X-5.2-8", "X-4-13")
+def unnamed(node: RunningNode, path: str) -> tuple[int, str | None]:
+    """What is told one without a token who is not at this machine."""
+    connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers={"x-forwarded-for": "192.0.2.1"})
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("www-authenticate")
+
+
+@pytest.mark.req("X-5.2-8", "X-4-13", "X-4-14", "X-5.2-7")
 async def test_over_http_the_same_is_enforced(node: RunningNode) -> None:
     async with joined(node, *names("full")) as (a,):
         bearer = token(node, "poster")
@@ -361,7 +412,8 @@ async def test_over_http_the_same_is_enforced(node: RunningNode) -> None:
         id = uuid.uuid4().hex
         status, told = ask(node, path, bearer, "POST", {"id": id, "kind": "chat", "payload": {"text": "posted"}})
         assert (status, told["id"], told["status"]) == (202, id, "accepted")
-        assert (await a.until(kind="chat"))["from"] == "poster"
+        heard = await a.until(kind="chat")
+        assert (heard["from"], heard["ts"]) == ("poster", told["ts"])
         status, told = ask(node, path, bearer, "POST", {"id": "v", "kind": "mcp", "payload": CALL})
         assert status == 403 and told["error"]["code"] == -32001 and told["id"] == 42
         for envelope, wanted in (
@@ -371,7 +423,7 @@ async def test_over_http_the_same_is_enforced(node: RunningNode) -> None:
             ({"id": "v", "kind": "chat", "payload": {"text": "x" * 1_100_000}}, (413, "envelope_too_large")),
         ):
             status, told = ask(node, path, bearer, "POST", envelope)
-            assert (status, told["error"]) == wanted
+            assert (status, told["error"]) == wanted and told.keys() == {"error", "message", "details"}
         status, told = ask(node, "/v0/topics/garden/rate-limit", bearer)
         assert told.keys() == {"messages", "chatMessages", "proposals", "resetTime"} and told["chatMessages"] >= 1
         status, told = ask(node, "/v0/topics", bearer)
@@ -379,6 +431,8 @@ async def test_over_http_the_same_is_enforced(node: RunningNode) -> None:
         status, told = ask(node, "/v0/topics/garden/participants", bearer)
         assert "full" in [one["privilege"] for one in told["participants"]]
         assert ask(node, "/v0/nothing", bearer)[0] == 404
+        for what in ("/v0/topics", "/v0/topics/garden/history", "/v0/topics/garden/rate-limit"):
+            assert unnamed(node, what) == (401, "Bearer")
 
 
 @pytest.mark.req("X-5.2-3")
@@ -388,14 +442,26 @@ async def test_a_browser_comes_in_by_a_ticket_once(node: RunningNode) -> None:
     assert status == 200 and told["expires_in"] == 30
     page = await Bare.join(node, "garden", None, ticket=told["ticket"])
     assert (await page.next())["payload"]["participant"]["id"] == "page"
-    with pytest.raises(InvalidStatus):
-        await Bare.join(node, "garden", None, ticket=told["ticket"])
+    used = [told["ticket"]]
+
+    async def refused(topic: str, ticket: str, **headers: str) -> int:
+        with pytest.raises(InvalidStatus) as turned_away:
+            url = f"ws://{node.host}:{node.port}/v0/ws?topic={topic}&ticket={ticket}"
+            await connect(url, additional_headers=headers)
+        return turned_away.value.response.status_code
+
+    assert await refused("garden", used[0]) == 401
     status, told = ask(node, "/v0/ws-ticket", bearer, "POST", {"topic": "garden"})
-    with pytest.raises(InvalidStatus):
-        await Bare.join(node, "small", None, ticket=told["ticket"])
+    assert await refused("small", told["ticket"]) == 401
+    used.append(told["ticket"])
+    status, told = ask(node, "/v0/ws-ticket", bearer, "POST", {"topic": "garden"})
+    assert await refused("garden", told["ticket"], Origin=f"http://{node.host}:{node.port}") == 401  # asked without
+    used.append(told["ticket"])
     assert ask(node, "/v0/ws-ticket", bearer, "POST", {"topic": "small"})[0] == 403
     assert ask(node, "/v0/ws-ticket", bearer, "POST", [])[0] == 400
     await page.leave()
+    logged = (node.data.parent / "stderr.txt").read_text()
+    assert not [ticket for ticket in used if ticket in logged]
 
 
 def test_one_participant_cannot_take_the_tickets_of_all(node: RunningNode) -> None:
@@ -405,19 +471,25 @@ def test_one_participant_cannot_take_the_tickets_of_all(node: RunningNode) -> No
     assert ask(node, "/v0/ws-ticket", other, "POST", {"topic": "garden"})[0] == 200
 
 
+@pytest.mark.req("X-7.3-3")
 async def test_the_eleventh_proposal_in_a_minute_is_refused(node: RunningNode) -> None:
-    async with joined(node, *names("restricted", "full")) as (agent, human):
+    who = names("restricted", "full")
+    async with joined(node, *who) as (agent, human):
         for _ in range(11):
-            await agent.send("mcp/proposal", {"method": "x"})
+            last = await agent.send("mcp/proposal", {"method": "x"})
         refused = await agent.until(event="error")
-        assert refused["payload"]["code"] == "rate_limited"
+        assert (refused["payload"]["code"], refused["correlation_id"]) == ("rate_limited", last)
         assert 0 < refused["payload"]["details"]["retry_after_ms"] <= 60_000
         id = await human.send("mcp/proposal", {"method": "x"})
         assert (await human.until(id=id))["kind"] == "mcp/proposal"
         assert sum(one["kind"] == "mcp/proposal" for one in human.heard) == 11
+        assert last not in [one["id"] for one in human.heard] and last not in json.dumps(node.admin("/approvals"))
+    async with joined(node, who[0]) as (agent,):  # it holds over a reconnect
+        again = await agent.send("mcp/proposal", {"method": "x"})
+        assert (await agent.until_either(again))["payload"]["code"] == "rate_limited"
 
 
-@pytest.mark.req("X-3.1-5", "X-5.3-2")
+@pytest.mark.req("X-3.1-5", "X-5.3-2", "X-4-10")
 async def test_a_room_may_let_the_restricted_answer_and_tell_of_violations(node: RunningNode) -> None:
     who = names("restricted", "full")
     agent_id = who[0][0]
@@ -429,17 +501,28 @@ async def test_a_room_may_let_the_restricted_answer_and_tell_of_violations(node:
         )
         assert (await human.until(id=answer))["payload"]["result"] == {}
         # Neither a second answer nor an answer to one's own answer passes.
+        refused_ids = []
         for again in (asked, answer):
-            await agent.send("mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=again, to=[agent_id])
+            id = await agent.send(
+                "mcp", {"jsonrpc": "2.0", "id": 42, "result": {}}, correlation_id=again, to=[agent_id]
+            )
             refused = await agent.until(kind="mcp", **{"from": "system:gateway"})
             assert refused["payload"]["error"]["code"] == -32001
+            refused_ids.append(id)
         notice = (await human.until(event="privilege_violation"))["payload"]
         assert notice["participant"] == agent_id and notice["kind"] == "mcp" and "payload" not in notice
-        assert NOTICE_EVERY_S == 10
-    async with joined(node, *who) as (_, human):
+        assert notice.keys() == {"event", "participant", "envelope", "kind"} and notice["envelope"] == refused_ids[0]
+        await human.until(id=await human.say("end"))
+        events = [one["payload"].get("event") for one in human.heard]
+        assert events.count("privilege_violation") == 1 and NOTICE_EVERY_S == 10  # of the two
+        assert not {*refused_ids} & {one["id"] for one in human.heard}
+    async with joined(node, *who) as (agent, human):
+        await agent.send("mcp", CALL)
+        await agent.until(kind="mcp", **{"from": "system:gateway"})
         asked = await human.send("mcp", CALL, to=[agent_id])
         mute = await human.until(event="recipient_cannot_answer")
         assert (mute["correlation_id"], mute["payload"]["participants"]) == (asked, [agent_id])
+        assert "privilege_violation" not in [one["payload"].get("event") for one in human.heard]  # the default
 
 
 @pytest.mark.req("X-6.1-1", "X-N-3", "X-3.1-8", "X-2.2-3")
@@ -463,6 +546,14 @@ async def test_modes_members_and_limits_of_rooms(node: RunningNode) -> None:
         one = await Bare.join(node, topic, made[name])
         assert (await one.next())["payload"]["participant"] == {"id": f"client:{name}", "privilege": wanted}
         await one.leave()
+    node.admin("/admin/participants/client:mallory/demote?topic=open", "POST", {})
+    one = await Bare.join(node, "open", made["mallory"])
+    assert (await one.next())["payload"]["participant"]["privilege"] == "restricted"
+    await one.leave()
+    with pytest.raises(InvalidStatus) as refused:
+        await Bare.join(node, "open", "ilr_unknown")
+    assert refused.value.response.status_code == 401
+    assert unnamed(node, "/v0/topics/open/history") == (401, "Bearer")
     with pytest.raises(InvalidStatus) as refused:
         await Bare.join(node, "members", made["mallory"])
     assert refused.value.response.status_code == 403
@@ -499,7 +590,17 @@ async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
         assert (await old.until(event="proposal"))["payload"]["proposer"] == new_id
         await old.send("mcp", CALL, protocol="mcp-x/v0")
         assert (await old.until(**{"from": "system:gateway", "kind": "mcp"}))["payload"]["error"]["code"] == -32001
+    assert {one["protocol"] for one in old.heard} == {"mcp-x/v0"}
+    assert {one["kind"] for one in old.heard} == {"mcp", "presence", "system"}
+    assert {one["protocol"] for one in new.heard} == {"mcpx/v0.1"}
     await old.leave()
+    for topic, given, wanted in (("trusts-v0", "restricted", "full"), ("doubts-v0", "full", "restricted")):
+        for protocol, privilege in (("mcp-x/v0", wanted), ("mcpx/v0.1", given)):
+            one = await Bare.join(node, topic, token(node, old_id, topic, given), protocol=protocol)
+            await one.next()
+            connections = node.admin(f"/admin/rooms/{topic}/connections")["connections"]
+            assert [shown["privilege"] for shown in connections] == [privilege]
+            await one.leave()
     with pytest.raises(InvalidStatus) as refused:
         await Bare.join(node, "strict", token(node, "old", "strict"), protocol="mcp-x/v0")
     assert refused.value.response.status_code == 426
@@ -525,6 +626,7 @@ async def test_what_comes_with_the_handshake_is_judged_after_the_welcome(node: R
     writer.close()
 
 
+@pytest.mark.req("X-5.1-1", "X-2.2-3")
 async def test_the_command_line_shows_rooms_and_changes_them(node: RunningNode) -> None:
     assert node.cli("rooms", "create", "workshop").returncode == 0
     again = node.cli("rooms", "create", "workshop")
@@ -534,8 +636,17 @@ async def test_the_command_line_shows_rooms_and_changes_them(node: RunningNode) 
     made = node.cli(
         *("access", "token", "--for", "room", "--topic", "workshop", "--participant", "planner", "--name", "planner")
     )
+    (issued,) = [
+        one for one in node.admin("/admin/tokens")["tokens"] if one["name"] == "planner" and one["door"] == "room"
+    ]
+    lasts = datetime.fromisoformat(issued["expires_at"]) - datetime.now(UTC)
+    assert 29.9 < lasts.total_seconds() / 86_400 <= 30
+    secret = made.stdout.strip()
+    assert secret not in json.dumps(issued) + node.cli("access", "list", "--json").stdout
+    for path in node.data.rglob("*"):
+        assert not path.is_file() or secret.encode() not in path.read_bytes()
     async with contextlib.AsyncExitStack() as stack:
-        planner = await Bare.join(node, "workshop", made.stdout.strip())
+        planner = await Bare.join(node, "workshop", secret)
         stack.push_async_callback(planner.leave)
         await planner.next()
         assert "planner" in node.cli("rooms", "show", "workshop").stdout
@@ -628,7 +739,7 @@ async def test_a_flood_of_refusals_is_not_written_down_line_by_line(node: Runnin
     assert 0 < len(lines) <= 60
 
 
-@pytest.mark.req("X-5.2-7")
+@pytest.mark.req("X-5.2-7", "X-2.2-3")
 async def test_history_before_a_time_ends_there(node: RunningNode) -> None:
     secret = token(node, "historian", "late", "full")
 
@@ -661,11 +772,15 @@ async def test_what_a_participant_says_of_itself_is_shown_to_the_others(node: Ru
         shown = {"id": robot, "privilege": "full", "name": "Rob Ott", "kind": "robot", "mcp": {"version": "2025-11-25"}}
         assert (await one.next())["payload"]["participant"] == shown
         assert (await witness.until(kind="presence", event="join"))["payload"]["participant"] == shown
+        async with joined(node, *names("full")) as (newcomer,):
+            assert newcomer.heard[0]["payload"]["participants"].count(shown) == 1
         assert shown in ask(node, "/v0/topics/garden/participants", secret)[1]["participants"]
         await one.leave()
         while (left := (await witness.until(kind="presence", event="leave"))["payload"]["participant"])["id"] != robot:
             pass  # those of earlier tests leave too
         assert left == shown
+        told = [said["payload"] for said in witness.heard if said["kind"] == "presence"]
+        assert [said["event"] for said in told if said["participant"]["id"] == robot] == ["join", "leave"]
         for wrong in ({"name": "a%00b"}, {"name": "x" * 65}, {"kind": "ghost"}, {"mcp": "latest"}):
             with pytest.raises(InvalidStatus) as refused:
                 await Bare.join(node, "garden", secret, **wrong)

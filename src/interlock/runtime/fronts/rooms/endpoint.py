@@ -418,18 +418,18 @@ class RoomsEndpoint:
         if isinstance(envelope, EnvelopeRefusal):
             await _say_refused(send, envelope)
             return
+        stamped = msgspec.structs.replace(envelope, ts=envelope.ts or rfc3339_ms(self._clock.wall()))
         done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
 
         def settle(failed: EnvelopeRefusal | None) -> None:
             if not done.done():
                 done.set_result(failed)
 
-        refusal = room.receive(envelope, who, joined.principal, settle, needs_protocol=False) or await done
+        refusal = room.receive(stamped, who, joined.principal, settle, needs_protocol=False) or await done
         if refusal is not None:
             await _say_refused(send, refusal)
         else:
-            said = {"id": envelope.id, "status": "accepted", "ts": envelope.ts or rfc3339_ms(self._clock.wall())}
-            await _say(send, 202, said)
+            await _say(send, 202, {"id": stamped.id, "status": "accepted", "ts": stamped.ts})
 
     async def _turn_away(self, scope: Scope, send: Send, refusal: Refusal) -> None:
         if refusal.status in (401, 403, 421):
