@@ -38,6 +38,23 @@ class Pipe:
         return self
 
 
+@pytest.mark.req("X-5.2-3")
+async def test_a_ticket_is_good_for_thirty_seconds() -> None:
+    clock, unused = Hands(), None
+    endpoint = RoomsEndpoint(PLAN, unused, unused, unused, None, clock)  # type: ignore[arg-type]
+    caller = RoomCaller(principal="room:page", topic="pair", participant="page")
+
+    async def settled(*_: object) -> object:
+        return object()  # it may join
+
+    endpoint._join = settled  # type: ignore[method-assign, assignment]
+    for late, passes in ((0.0, True), (30.0, True), (30.1, False)):
+        made = await endpoint._issue_ticket({"headers": []}, b'{"topic":"pair"}', caller)
+        assert isinstance(made, dict)
+        clock.pass_(late)
+        assert (endpoint._take_ticket(made["ticket"], "pair", None) is caller) is passes
+
+
 @pytest.mark.req("X-2.2-3", "X-5.1-4")
 async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_in(tmp_path: Path) -> None:
     clock = Hands()

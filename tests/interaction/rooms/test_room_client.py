@@ -17,6 +17,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, RichLog, Static
 
 from interlock.rooms import Participant, ProposalEnded, RoomRefused
+from interlock.runtime.fronts import sockets
 from interlock.surface.cli.command import Invocation
 from interlock.surface.cli.room_client import app as client
 from interlock.surface.cli.terminal.errors import Refused
@@ -161,7 +162,11 @@ async def test_a_connection_that_is_half_open_ends_and_who_is_there_is_told(node
         told.add(said["payload"]["participant"]["id"])  # pings go on meanwhile, and `half` answers none
     assert said["payload"] == {"event": "leave", "participant": {"id": "half", "privilege": "restricted"}}
     assert told == {"there", "half"}
+    half.settimeout(SOON_S)
+    kept = b"".join(iter(lambda: half.recv(65536), b""))  # until the gateway has closed it
+    assert b"\x88" in kept and (1011).to_bytes(2, "big") in kept[kept.rindex(b"\x88") :]
     half.close()
+    assert (sockets.PING_EVERY_S, sockets.PONG_WITHIN_S) == (30.0, 30.0)  # where nothing sets them otherwise
     quiet = await Bare.join(node, "garden", token(node, "quiet"))
     await asyncio.sleep(1.2)  # the time of a heartbeat, of which there is none by default
     await quiet.say("done")

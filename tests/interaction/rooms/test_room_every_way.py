@@ -185,6 +185,50 @@ async def test_a_kind_of_the_rooms_own_takes_the_privilege_that_its_configuratio
         assert (await human.until(event="error"))["payload"]["code"] == "unknown_kind"
 
 
+@pytest.mark.req("X-3.2-4", "X-4-9")
+@pytest.mark.parametrize("privilege", ["full", "restricted"])
+async def test_a_kind_that_is_not_known_reaches_nobody(node: RunningNode, privilege: str) -> None:
+    async with joined(node, *names(privilege, "full")) as (one, witness):
+        for kind in ("mcp/request", "mcp/request:tools/call", "mcp/response", "MCP", "mcp ", "", 7):
+            id = uuid.uuid4().hex
+            await one.socket.send(json.dumps({"protocol": "mcpx/v0.1", "id": id, "kind": kind, "payload": CALL}))
+            refused = await one.until(event="error")
+            assert (refused["correlation_id"], refused["payload"]["code"]) == (id, "unknown_kind")
+            assert id not in history(node)
+        await witness.until(id=await one.say("end"))
+        assert [said["kind"] for said in witness.heard if said["kind"] not in ("system", "presence")] == ["chat"]
+
+
+@pytest.mark.req("X-4-7", "X-4-10", "X-4-12", "X-4.2-3")
+async def test_no_recipients_are_all_of_them_and_what_the_room_does_not_know_is_carried_along(
+    node: RunningNode,
+) -> None:
+    params = '{"b": 1.0,"a":[1e3 ], "\\u0061b":null}'
+    payloads = {"mcp": "{}", "mcp/proposal": f'{{"method":"x","params":{params}}}', "chat": '{"text":"x"}'}
+    more = '"correlation_id":"never-was","privilege":"full","later":[1, 2]'
+    async with joined(node, *names("full", "restricted", "full")) as there:
+        for kind, payload in payloads.items():
+            for to, forwarded in (("", False), ('"to":[],', True), ('"to":null,', False)):
+                id = uuid.uuid4().hex
+                head = f'"protocol":"mcpx/v0.1","id":"{id}",{to}"kind":"{kind}"'
+                await there[0].socket.send(f'{{{head},{more},"payload":{payload}}}')
+                texts = set()
+                for one in there:
+                    while id not in (text := str(await one.socket.recv())):
+                        pass
+                    texts.add(text)
+                (text,) = texts
+                assert f'"payload":{payload}' in text and '"privilege":"full"' in text and '"later":[1, 2]' in text
+                told = json.loads(text)
+                assert ("to" in told) is forwarded and told.get("to", []) == []
+                assert told["correlation_id"] == "never-was"
+                assert text in history(node)
+        # It gives nothing to one who is restricted.
+        id = await there[1].send("mcp", CALL, privilege="full", later=[1, 2])
+        refused = await there[1].until(kind="mcp", correlation_id=id)
+        assert refused["payload"]["error"]["code"] == -32001
+
+
 @pytest.mark.req("X-5.1-5")
 async def test_what_was_refused_stays_refused_after_a_promotion(node: RunningNode) -> None:
     (agent_id, _), (_, _) = who = names("restricted", "full")

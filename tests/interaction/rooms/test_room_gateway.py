@@ -565,7 +565,7 @@ async def test_modes_members_and_limits_of_rooms(node: RunningNode) -> None:
         assert node.admin("/admin/tokens", "POST", {"name": "x", "for": "room", "room": room})["error"] == "reserved_id"
 
 
-@pytest.mark.req("X-6.3-3", "X-6.3-5", "X-6.3-6")
+@pytest.mark.req("X-6.3-3", "X-6.3-5", "X-6.3-6", "X-4.1-2")
 async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
     (old_id, _), (new_id, _) = names("restricted", "full")
     old = await Bare.join(node, "garden", token(node, old_id), protocol="mcp-x/v0")

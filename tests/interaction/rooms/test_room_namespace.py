@@ -215,6 +215,9 @@ async def test_a_call_that_is_taken_back_is_taken_back_in_the_room(node: Running
     call, said = one.requests[-1], one.bare.heard[-1]
     assert (said["from"], said["to"], said["correlation_id"]) == ("client:alice", [id], call["id"])
     assert said["payload"]["params"]["requestId"] == call["payload"]["id"]
+    sent = {heard["payload"].get("method") for heard in one.bare.heard if heard["kind"] == "mcp"}
+    ours = {"initialize", "notifications/initialized", "tools/list", "tools/call", "notifications/cancelled"}
+    assert {"tools/call", "notifications/cancelled"} <= sent - {None} <= ours  # of MCP, all of them
 
 
 @pytest.mark.req("X-10.1-3", "X-4-13")

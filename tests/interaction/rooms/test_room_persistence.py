@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
-from tests.interaction.rooms.participant import Bare, token
-from websockets.exceptions import ConnectionClosed
+from tests.interaction.rooms.participant import Bare, ask, token
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 ROOMS = """
 [rooms]
@@ -85,6 +85,7 @@ async def _send(sender: Bare, round: int) -> None:
         await sender.send("mcp", {"round": round, "number": number})
 
 
+@pytest.mark.req("X-5.2-6")
 async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_missing(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         slow = connect_without_reading(node, token(node, "slow"))
@@ -222,6 +223,37 @@ async def test_who_resumes_before_the_oldest_that_is_kept_is_told_of_the_gap(tmp
         again = await Bare.join(node, "short", bearer, after="1")
         assert (await again.until(kind="system", event="history_gap"))["payload"]["event"] == "history_gap"
         await again.leave()
+
+
+@pytest.mark.req("X-5.2-2", "X-5.1-1")
+async def test_a_token_past_its_day_opens_no_room_and_ends_who_came_by_it(tmp_path: Path) -> None:
+    sooner = {"interlock.runtime.access.tokens:DAY_S": 0.1, "interlock.runtime.fronts.rooms.endpoint:SWEEP_S": 0.0}
+    with running_node(tmp_path, {}, ROOMS, settings=sooner) as node:
+
+        def issue(name: str, days: int) -> str:
+            room = {"topic": "garden", "participant": name}
+            return str(
+                node.admin("/admin/tokens", "POST", {"name": name, "for": "room", "days": days, "room": room})["token"]
+            )
+
+        stays = await Bare.join(node, "garden", issue("witness", 3650))
+        await stays.until(id=await stays.say("in here"))
+        secret = issue("brief", 30)  # three seconds
+        brief = await Bare.join(node, "garden", secret)
+        assert (await brief.next())["payload"]["event"] == "welcome"
+        assert await brief.closed() == 4401
+        with pytest.raises(InvalidStatus) as refused:
+            await Bare.join(node, "garden", secret)
+        answer = refused.value.response
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        said = (answer.body or b"").decode()
+        for path in ("history", "participants", "proposals"):
+            status, told = ask(node, f"/v0/topics/garden/{path}", secret)
+            assert status == 401
+            said += json.dumps(told)
+        assert "in here" not in said and "witness" not in said
+        await stays.until(id=await stays.say("still here"))
+        await stays.leave()
 
 
 async def test_what_is_older_than_its_days_is_forgotten(tmp_path: Path) -> None:

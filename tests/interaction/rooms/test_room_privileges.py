@@ -1,8 +1,12 @@
 """The privilege of participants: who gives it, how long it lasts, and that nothing else does (MCPx 3.1, 5.1, 6.1)."""
 
+import contextlib
+import http.client
+import json
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from tests.interaction.harness import RunningNode, running_node
@@ -67,6 +71,42 @@ async def test_nothing_but_the_configuration_opens_a_room(node: RunningNode) -> 
     assert node.admin("/admin/status")["open_rooms"] == ["open"]
     warned = [line for line in (node.data.parent / "stderr.txt").read_text().splitlines() if "is open" in line]
     assert len(warned) == 1 and "room open is open" in warned[0]
+
+
+@pytest.mark.req("X-10.3-1")
+async def test_only_an_admin_promotes_and_never_the_own_participant(node: RunningNode) -> None:
+    ((name, _),) = who = names("restricted")
+    path = f"/admin/participants/{name}/promote"
+    host, port = node.operator_url.removeprefix("http://").rsplit(":", 1)
+
+    def promote(path: str, secret: str | None) -> tuple[int, Any]:
+        with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=10)) as connection:
+            headers = {"content-type": "application/json"}
+            headers |= {} if secret is None else {"authorization": f"Bearer {secret}"}
+            connection.request("POST", path, "{}", headers)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def operator(scope: str) -> str:
+        made = node.admin("/admin/tokens", "POST", {"name": f"op-{scope}", "for": "operator", "scope": scope})
+        return str(made["token"])
+
+    admin = operator("admin")
+    async with joined(node, *who) as (agent,), joined(node, *who, topic="open"):
+        for secret, status in ((None, 401), (token(node, "other"), 401), (operator("read"), 403)):
+            assert promote(f"{path}?topic=garden", secret)[0] == status
+        assert promote("/admin/participants/nobody/promote", admin)[0] == 404
+        status, told = promote(path, admin)
+        assert (status, told["error"]) == (409, "topic_required")
+        assert "garden, open" in told["message"]
+        for old in ("restricted", "full"):
+            status, told = promote(f"{path}?topic=garden", admin)
+            assert (status, told["oldPrivilege"], told["newPrivilege"]) == (200, old, "full")
+        assert (await agent.until(event="privilege_changed"))["payload"]["newPrivilege"] == "full"
+    own = await Bare.join(node, "open", None)
+    assert (await own.next())["payload"]["participant"]["id"] == "local"
+    assert node.admin("/admin/participants/local/promote?topic=open", "POST", {})["error"] == "self_promotion"
+    await own.leave()
 
 
 @pytest.mark.req("X-10.3-1")

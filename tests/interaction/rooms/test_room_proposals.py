@@ -149,6 +149,8 @@ async def test_a_proposal_is_approved_in_the_inbox_and_sent_as_the_approver(node
         assert (waiting["target"], waiting["method"], waiting["params"]) == (robot.name, "tools/call", WATER["params"])
         assert waiting["reason"] == "it is dry" and 290 < waiting["left_s"] <= 300
         assert waiting["tool"] == f"rooms.garden.{robot.name}.water"
+        shape = {"id", "digest", "created_at", "expires_at", "requires"}
+        assert shape <= waiting.keys() and all(waiting[member] for member in shape)
         shown = listed(node, bystander)[proposal]
         assert {"proposalId", "proposer", "target", "method", "params", "status", "createdAt", "expiresAt"} <= set(
             shown
@@ -323,7 +325,7 @@ async def test_a_full_participant_fulfils_in_the_room_and_the_inbox_item_is_deci
         assert shown[twins[1]]["status"] == "pending"
 
 
-@pytest.mark.req("X-4.2.1-5")
+@pytest.mark.req("X-4.2.1-5", "X-10.2-3")
 async def test_of_all_who_fulfil_at_once_one_does_and_never_its_proposer(node: RunningNode, person: Person) -> None:
     async with joined(node, "full", "full") as (agent, robot):
         request = {"jsonrpc": "2.0", "id": 7, **WATER}
@@ -369,11 +371,13 @@ async def test_rooms_enforce_without_the_tracker_and_a_target_must_be_there(node
     async with joined(node, "restricted", "full") as (agent, robot):
         several = await agent.send("mcp/proposal", WATER, to=[robot.name, agent.name])
         absent = await agent.send("mcp/proposal", WATER, to=["away"])
-        for proposal, code in ((several, "one_recipient"), (absent, "target_absent")):
+        none = await agent.send("mcp/proposal", WATER)
+        for proposal, code in ((several, "one_recipient"), (none, "one_recipient"), (absent, "target_absent")):
             waiting = await person.waiting(proposal)
             assert (await asyncio.to_thread(person.decide, waiting["id"], "approve"))["error"] == code
             assert (await person.waiting(proposal))["status"] == "pending"
         shown = listed(node, agent)
+        assert shown[none]["target"] is None and "targets" not in shown[none]
         assert shown[several]["target"] is None and shown[several]["targets"] == [robot.name, agent.name]
         doubled = '{"method":"tools/call","params":{"name":"a","name":"b"}}'
         head = f'"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","to":["{robot.name}"],"kind":"mcp/proposal"'

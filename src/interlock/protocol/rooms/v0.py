@@ -33,7 +33,7 @@ def as_said(envelope: Envelope) -> Envelope:
         return envelope
     if said.method != CHAT_METHOD or said.id or bytes(said.params)[:1] != b"{":
         return envelope
-    return msgspec.structs.replace(envelope, kind=CHAT, payload=bytes(said.params))
+    return msgspec.structs.replace(envelope, kind=CHAT, payload=bytes(said.params))  # X-4.1-2
 
 
 def encode_v0(envelope: Envelope) -> bytes:
