@@ -38,15 +38,6 @@ topic = "late"
 topic = "strict"
 mode = "restricted"
 restricted_chat = false
-v0_clients = "refuse"
-
-[[room]]
-topic = "trusts-v0"
-v0_clients = "full"
-
-[[room]]
-topic = "doubts-v0"
-v0_clients = "restricted"
 
 [[room]]
 topic = "answering"
@@ -565,47 +556,6 @@ async def test_modes_members_and_limits_of_rooms(node: RunningNode) -> None:
         assert node.admin("/admin/tokens", "POST", {"name": "x", "for": "room", "room": room})["error"] == "reserved_id"
 
 
-@pytest.mark.req("X-6.3-3", "X-6.3-5", "X-6.3-6", "X-4.1-2")
-async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
-    (old_id, _), (new_id, _) = names("restricted", "full")
-    old = await Bare.join(node, "garden", token(node, old_id), protocol="mcp-x/v0")
-    welcome = await old.next()
-    assert welcome["protocol"] == "mcp-x/v0"
-    payload = welcome["payload"]
-    assert (payload["event"], payload["type"]) == ("welcome", "welcome")
-    assert (payload["participant"]["id"], payload["participant_id"], payload["topic"]) == (old_id, old_id, "garden")
-    assert payload["history"] == []
-    async with joined(node, (new_id, "full")) as (new,):
-        said = {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "old words"}}
-        await old.send("mcp", said, protocol="mcp-x/v0")
-        heard = await new.until(kind="chat")
-        assert (heard["protocol"], heard["payload"]) == ("mcpx/v0.1", {"text": "old words"})
-        await new.say("new words")
-        heard = await old.until(**{"from": new_id})
-        assert (heard["protocol"], heard["kind"]) == ("mcp-x/v0", "mcp")
-        assert heard["payload"]["params"] == {"text": "new words"}
-        call = await new.send("mcp", CALL, to=[old_id])
-        assert (await old.until(id=call))["payload"] == CALL
-        await new.send("mcp/proposal", {"method": "x"})
-        assert (await old.until(event="proposal"))["payload"]["proposer"] == new_id
-        await old.send("mcp", CALL, protocol="mcp-x/v0")
-        assert (await old.until(**{"from": "system:gateway", "kind": "mcp"}))["payload"]["error"]["code"] == -32001
-    assert {one["protocol"] for one in old.heard} == {"mcp-x/v0"}
-    assert {one["kind"] for one in old.heard} == {"mcp", "presence", "system"}
-    assert {one["protocol"] for one in new.heard} == {"mcpx/v0.1"}
-    await old.leave()
-    for topic, given, wanted in (("trusts-v0", "restricted", "full"), ("doubts-v0", "full", "restricted")):
-        for protocol, privilege in (("mcp-x/v0", wanted), ("mcpx/v0.1", given)):
-            one = await Bare.join(node, topic, token(node, old_id, topic, given), protocol=protocol)
-            await one.next()
-            connections = node.admin(f"/admin/rooms/{topic}/connections")["connections"]
-            assert [shown["privilege"] for shown in connections] == [privilege]
-            await one.leave()
-    with pytest.raises(InvalidStatus) as refused:
-        await Bare.join(node, "strict", token(node, "old", "strict"), protocol="mcp-x/v0")
-    assert refused.value.response.status_code == 426
-
-
 @pytest.mark.req("X-5.2-5")
 async def test_what_comes_with_the_handshake_is_judged_after_the_welcome(node: RunningNode) -> None:
     early = {"protocol": "mcpx/v0.1", "id": "early", "kind": "mcp", "payload": CALL}
@@ -711,22 +661,6 @@ async def test_what_a_participant_asks_itself_frees_it_from_no_rate(node: Runnin
         assert (await a.until(event="error"))["payload"]["code"] == "rate_limited"
 
 
-async def test_no_envelope_silences_a_client_of_v0_that_asks_for_history(node: RunningNode) -> None:
-    (name, _), (old, _) = names("full", "restricted")
-    async with joined(node, (name, "full"), topic="open") as (a,):
-        mark = uuid.uuid4().hex
-        text = '{"protocol":"mcpx/v0.1","id":"%s","kind":"chat","payload":{"text":"hi","x":1e999,"y":"\\ud800"}}'
-        await a.socket.send(text.replace("%s", mark))
-        await a.until(id=mark)
-        listening = await Bare.join(node, "open", token(node, old, "open"), protocol="mcp-x/v0", history="5")
-        assert (await listening.next())["payload"]["event"] == "welcome"
-        told = json.loads(await listening.socket.recv(), parse_constant=str)
-        assert mark in [one["id"] for one in told["payload"]["envelopes"]]
-        said = await a.say("live")
-        await listening.until(id=said)
-        await listening.leave()
-
-
 async def test_a_flood_of_refusals_is_not_written_down_line_by_line(node: RunningNode) -> None:
     ((name, _),) = names("restricted")
     async with joined(node, (name, "restricted")) as (a,):
@@ -785,27 +719,6 @@ async def test_what_a_participant_says_of_itself_is_shown_to_the_others(node: Ru
             with pytest.raises(InvalidStatus) as refused:
                 await Bare.join(node, "garden", secret, **wrong)
             assert refused.value.response.status_code == 400
-
-
-@pytest.mark.req("X-6.3-2")
-async def test_participants_of_both_versions_call_each_other_in_one_room(node: RunningNode) -> None:
-    (old, _), (new, _) = names("full", "full")
-    first = await Bare.join(node, "garden", token(node, old, privilege="full"), protocol="mcp-x/v0")
-    second = await Bare.join(node, "garden", token(node, new, privilege="full"))
-    versions = {old: "mcp-x/v0", new: "mcpx/v0.1"}
-    for caller, one, target, other in ((old, first, new, second), (new, second, old, first)):
-        request = await one.send("mcp", CALL, to=[target], protocol=versions[caller])
-        asked = await other.until(id=request)
-        assert (asked["protocol"], asked["payload"]) == (versions[target], CALL)
-        reply = {"jsonrpc": "2.0", "id": 42, "result": {"content": []}}
-        await other.send("mcp", reply, to=[caller], correlation_id=request, protocol=versions[target])
-        heard = await one.until(correlation_id=request, kind="mcp")
-        assert (heard["protocol"], heard["payload"]) == (versions[caller], reply)
-    # And both on one connection.
-    await second.say("x", protocol="mcp-x/v0")
-    assert (await second.until(kind="chat"))["protocol"] == "mcpx/v0.1"
-    await first.leave()
-    await second.leave()
 
 
 @pytest.mark.req("X-N-2", "X-3.2-5")
