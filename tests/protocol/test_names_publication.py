@@ -117,9 +117,9 @@ def test_the_text_is_a_table_that_marks_what_is_overdue() -> None:
     assert "overdue" not in publish(publication(entry(), today="2027-11-16"), "txt").decode()
 
 
-@pytest.mark.req("REG-9-1", "REG-9-3", "REG-6-2", "REG-6-3", "REG-4.1-7")
+@pytest.mark.req("REG-9-1", "REG-9-3", "REG-6-2", "REG-6-3", "REG-4.1-7", "REG-7.3-2")
 def test_the_forms_list_the_same_names_in_the_order_of_their_octets() -> None:
-    shared = entry("search", vendor_prefix="none", status=Status.ACTIVE, review_due=None)
+    shared = entry("search", vendor_prefix="none", status=Status.DEPRECATED, review_due=None, successor="find")
     whole = publication(shared, entry(), entry("acme2_x", vendor_prefix="acme2_"))
     names = sorted((one.surface_name for one in whole.entries), key=str.encode)
     told = msgspec.json.decode(publish(whole, "json"))
@@ -135,18 +135,22 @@ def test_the_forms_list_the_same_names_in_the_order_of_their_octets() -> None:
     text = publish(whole, "txt").decode()
     assert text.encode() == publish(whole, "txt")
     lines = [re.split("  +", line) for line in text.split("\n\n")[-1].splitlines()[2:]]
+    shown = ("surface_name", "vendor_prefix", "status", "first_registered")
     forms = (
-        [(one["surface_name"], one["vendor_prefix"], one["first_registered"]) for one in told["entries"]],
-        [(one.findtext(f"{xmlns}value"), one.findtext(f"{xmlns}prefix"), one.get("date")) for one in records],
-        [(one["Surface Name"], one["Vendor Prefix"], one["First Registered"]) for one in rows],
-        [(one[0], one[3], one[-1]) for one in lines],
+        [tuple(one[key] for key in shown) for one in told["entries"]],
+        [
+            (*(one.findtext(f"{xmlns}{tag}") for tag in ("value", "prefix", "status")), one.get("date"))
+            for one in records
+        ],
+        [tuple(one[key.replace("_", " ").title()] for key in shown) for one in rows],
+        [(one[0], one[3], *one[-2:]) for one in lines],
     )
     for form in forms:
         assert [name for name, *_ in form] == names
-        assert ("search", "none", "2026-11-17") in form
-        assert ("org_alter_ingest", "org_alter_", "2026-05-15") in form
+        assert ("search", "none", "Deprecated", "2026-11-17") in form
+        assert ("org_alter_ingest", "org_alter_", "Active", "2026-05-15") in form
     found = {one["surface_name"]: one for one in told["entries"]}
-    assert found["acme_search"]["review_due"] == "2027-11-17"
+    assert (found["acme_search"]["review_due"], found["search"]["successor"]) == ("2027-11-17", "find")
     assert found["acme_search"]["specification"]["revision"] == 1
 
 

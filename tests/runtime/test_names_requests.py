@@ -505,6 +505,8 @@ async def test_the_log_is_chained_and_takes_no_other_spelling(here: NamesHere, t
     audited = [one for one in await here.desk.records() if one["via"] == "names"]
     assert [one["method"] for one in audited] == ["names/request", "names/in_review", "names/accept"]
     with sqlite3.connect(tmp_path / NAMES_FILE) as db:
+        kept = dict(db.execute("SELECT sequence, lower(hex(hash)) FROM record"))
+        assert [kept[one["record"]] for one in audited] == [one["record_hash"] for one in audited]
         for name in ("Bad", "a__b", "_a", "a_", "a_1", "1a", "a-b", "é", "a" * 65):
             with pytest.raises(sqlite3.IntegrityError):
                 db.execute("INSERT INTO record VALUES (99, x'', x'', ?)", (name,))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.protocol.test_surface_judgement import ARGUMENT, INTEGER, RETURN, STRING, entry, revision, with_property
 from tests.runtime.aql_place import place
-from tests.runtime.still import House, Leaf, house, still, tool
+from tests.runtime.still import House, Leaf, house, move, still, tool
 
 from interlock.protocol.names.records import Step
 from interlock.runtime.base.operator_errors import NotFound
@@ -15,6 +15,7 @@ from interlock.store.sqlite.names_log import NAMES_FILE
 
 BAD = with_property(ARGUMENT, query=INTEGER)
 READS = {"annotations": {"readOnlyHint": True}}
+LIST_LIFE_S = 60.0  # ax.list_ttl_s
 
 
 def offered(argument: Any = ARGUMENT, returned: Any = RETURN, name: str = "search") -> dict[str, Any]:
@@ -98,6 +99,10 @@ async def test_a_list_is_judged_when_it_changes_and_when_its_server_comes_again(
         leaf.notify("notifications/tools/list_changed")
         await node.until(lambda: node.node.operations.tools.get("shop.search").withheld is not None)
         assert "shop.search" not in await client.tools()
+        leaf.tools = [offered()]  # unannounced: seen when the list is old
+        assert "shop.search" not in await client.tools()
+        await move(LIST_LIFE_S)
+        assert "shop.search" in await client.tools()
         leaf.close()
         await node.until(lambda: node.state("shop") != "ready")
         again = await bound(node, offered(with_property(ARGUMENT, extra=STRING)), again=leaf)

@@ -39,6 +39,21 @@ def test_a_verdict_is_shown_with_every_difference(inline: Inline, judged: FakeOp
 def test_who_offers_a_name_is_answered_by_what_servers_list(inline: Inline, judged: FakeOperations) -> None:
     told = inline("tools", "where", "get_current_time", COLUMNS="200")
     assert (told.code, "time.get_current_time" in told.out, "mismatch" in told.out) == (0, True, True)
+    assert "by what servers list now" in told.err
     found = json.loads(inline("tools", "where", "get_current_time", "--json").out)["tools"]
     assert [one["surface"]["verdict"] for one in found] == ["mismatch"]
-    assert inline("tools", "where", "org_alter_handbook").code == 1
+    nowhere = inline("tools", "where", "org_alter_handbook")
+    assert (nowhere.code, "no server lists org_alter_handbook now" in nowhere.err) == (1, True)
+
+
+@pytest.mark.req("REG-4.2-7")
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("get_time", "unregistered"), ("get-time", "not_registrable"), ("2fa", "not_registrable")]
+)
+def test_a_name_that_is_in_no_registry_is_said_to_be_one_that_could_be_or_not(
+    inline: Inline, node: FakeOperations, name: str, verdict: str
+) -> None:
+    (one,) = [one for one in node.tool_list if one["name"] == "time.get_current_time"]
+    one |= {"name": f"time.{name}", "original": name}
+    told = inline("tools", "where", name, COLUMNS="200")
+    assert (told.code, verdict in told.out.split()) == (0, True)

@@ -37,13 +37,13 @@ def node(folder: Path) -> Iterator[RunningNode]:
         yield running
 
 
-def signed(node: RunningNode, id: str, answer: str | None = None) -> str:
+def signed(node: RunningNode, id: str, answer: str | None = None, by: SigningKey = ADA) -> str:
     """The approver signs what the inbox shows."""
     shown = node.admin(f"/approvals/{id}")
     said = {"v": 1, "kind": "request", "tool": shown["tool"], "digest": shown["digest"], "answer": answer}
     text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     asked = {"aggregator_id": shown["aggregator_id"], "confirmation_id": shown["id"]}
-    return proof(asked | {"call_digest": hashlib.sha256(text.encode()).hexdigest()}, ADA)
+    return proof(asked | {"call_digest": hashlib.sha256(text.encode()).hexdigest()}, by)
 
 
 def decide(node: RunningNode, id: str, reason: str = "looked at", answer: str | None = None) -> Any:
@@ -102,6 +102,17 @@ def test_a_name_is_asked_for_decided_and_shown(node: RunningNode, folder: Path) 
     assert made["state"] == "in_review"
     unsigned = node.admin(f"/approvals/{made['approval']}", "POST", {"decision": "approve", "reason": "yes"})
     assert unsigned["error"] == "proof_required"
+    by_another = {
+        "decision": "approve",
+        "reason": "yes",
+        "proof": signed(node, made["approval"], by=key("EdDSA", "eve")),
+    }
+    assert node.admin(f"/approvals/{made['approval']}", "POST", by_another)["error"] == "proof_invalid"
+    client = fetch(node, f"/approvals/{made['approval']}", json.dumps({"decision": "deny", "reason": "no"}))
+    assert client[0] == 404  # clients are shown no inbox
+    assert node.admin(f"/approvals/{made['approval']}")["status"] == "pending"
+    outcomes = json.loads(node.cli("names", "check", "acme_search", "--from", asked(folder, "c"), "--json").stdout)
+    assert [one["outcome"] for one in outcomes["criteria"]] == ["pass"] * 5
     told = node.cli("approvals", "show", made["approval"]).stdout
     assert "the registry of names takes this up as it is shown; nothing is called" in " ".join(told.split())
     assert "what is asked of the registry" in told
@@ -320,6 +331,13 @@ def test_the_registry_is_read_over_http_with_tags(node: RunningNode) -> None:
     assert [one["revision"] for one in revisions] == [1, 2, 3]
     prefixes = json.loads(fetch(node, "/registry/prefixes")[2])
     assert prefixes["held"].startswith("by procedure")
+    assert "by procedure: no signature proves it" in (ROOT / "docs" / "names.md").read_text()
+    one = "/registry/names/acme_search"
+    for path in ("/registry/names", one, f"{one}/revisions", "/registry/prefixes"):
+        tag = fetch(node, path)[1]["etag"]
+        again = fetch(node, path, **{"if-none-match": tag})
+        assert (again[0], again[2]) == (304, b"")
+        assert fetch(node, path, **{"if-none-match": '"other"'})[0] == 200
     for path in ("/registry/names/unknown", "/registry/nothing", "/assignments/x/y.xml", "/registry/requests/x"):
         status, _, body = fetch(node, path)
         assert (status, json.loads(body)["error"]) == (404, "not_found")
@@ -447,7 +465,8 @@ def test_clients_are_offered_the_registry_as_tools_that_decide_nothing(node: Run
         tools = wait_for(lambda: client.ask("tools/list", {})["result"]["tools"])
         names = {one["name"]: one for one in tools}
         assert sorted(names) == ["names.check", "names.lookup", "names.request", "names.verify"]
-        assert names["names.lookup"]["annotations"]["readOnlyHint"] is True
+        reads = {name: one["annotations"].get("readOnlyHint", False) for name, one in names.items()}
+        assert reads == {"names.check": True, "names.lookup": True, "names.request": False, "names.verify": True}
         found = client.call("names.lookup", {"name": "acme_search"})["structuredContent"]
         assert found == json.loads(fetch(node, "/registry/names/acme_search")[2])
         missing = client.call("names.lookup", {"name": "acme_unknown"})

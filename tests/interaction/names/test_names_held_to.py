@@ -85,7 +85,7 @@ def test_a_public_name_loosens_nothing(node: RunningNode) -> None:
         assert client.refused("shop.acme_read", {"q": "x"})["message"] == "budget_exceeded"
 
 
-@pytest.mark.req("REG-8.4-2")
+@pytest.mark.req("REG-8.4-2", "REG-7.1-2")
 def test_public_names_are_audited_and_confirmed_with_one_action(node: RunningNode) -> None:
     listed = json.loads(node.cli("names", "list", "--public", "--json").stdout)
     found = {one["surface_name"]: one for one in listed["names"]}
@@ -93,6 +93,10 @@ def test_public_names_are_audited_and_confirmed_with_one_action(node: RunningNod
         "acme_fire": (["shop"], True),
         "acme_read": (["shop"], False),
     }
+    for form in ("json", "xml", "csv", "txt"):  # who offers a name is not in the registry
+        published = node.cli("names", "publish", "--form", form).stdout
+        assert "acme_read" in published and "shop" not in published
+    assert "shop" not in node.cli("names", "show", "acme_read", "--log", "--json").stdout
     assert found["acme_read"]["calls"] == 2 and found["acme_fire"]["calls"] == 0
     drawn = node.cli("names", "list", "--public").stdout
     assert "confirm it" in drawn and before(10) in drawn and "shop" in drawn
