@@ -1,10 +1,13 @@
 """The registry from the command line: asked for, decided with a proof, changed, published, taken over elsewhere."""
 
+import contextlib
 import functools
 import hashlib
 import http.client
 import json
 import os
+import shutil
+import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
@@ -146,7 +149,16 @@ def test_a_name_is_asked_for_decided_and_shown(node: RunningNode, folder: Path) 
     assert again.returncode == 1 and "is registered to Acme" in again.stderr
     audited = node.cli("audit", "tail", "--json").stdout
     assert "names/accept" in audited
-    assert node.cli("audit", "verify").returncode == 0
+    verified = node.cli("audit", "verify", "--json")
+    assert verified.returncode == 0 and json.loads(verified.stdout)["names"]["intact"] is True
+    copy_of = RunningNode(node.process, node.status_at_start, folder / "tampered", node.config)
+    shutil.copytree(node.data, copy_of.data, ignore=shutil.ignore_patterns("run"))
+    with contextlib.closing(sqlite3.connect(copy_of.data / "names.db")) as db, db:
+        db.execute("UPDATE record SET data = replace(data, 'Acme', 'Evil') WHERE name = 'acme_search'")
+    tampered = copy_of.cli("audit", "verify")
+    assert tampered.returncode == 1 and "the log of the registry of names is BROKEN at record" in tampered.stdout
+    broken = json.loads(copy_of.cli("audit", "verify", "--json").stdout)
+    assert (broken["intact"], broken["names"]["intact"], broken["names"]["records"]) == (True, False, 4)
 
 
 @pytest.mark.req("REG-5-10", "REG-N-2", "REG-N-3")

@@ -16,8 +16,8 @@ from interlock.operator_api.access import IssuedToken, RevokedTokens
 from interlock.runtime.access.tokens import TokenRegistry, issued_token
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.store_backends import build_audit_reader
-from interlock.runtime.credentials.shared_store import build_shared_store
-from interlock.store.audit_chain import ChainedRecord, Verdict
+from interlock.runtime.credentials.shared_store import build_names_log, build_shared_store
+from interlock.store.audit_chain import ORIGIN, ChainCheck, ChainedRecord, Verdict
 from interlock.store.ports import AuditReader, StoreError
 from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenTable
 from interlock.surface.cli.client.operator import Answer
@@ -85,6 +85,28 @@ class StoredAudit:
             return await audit.verify()
 
         return self._with_log(verify)
+
+    def verify_names(self) -> Verdict | None:
+        """Of the registry's log, which is chained likewise. None: there is none in this folder."""
+        if self._plan.store.backend != "sqlite":  # the nodes that share it check it whenever they read
+            return None
+
+        async def verify() -> Verdict | None:
+            names, check = build_names_log(self._plan, self._folder), ChainCheck(ORIGIN)
+            if not names.is_begun:
+                return None
+            try:
+                at = 0
+                while records := await names.read(at, PAGE):
+                    for record in records:
+                        if not check.add(record):
+                            return check.finish()
+                    at = records[-1].sequence
+                return check.finish()
+            finally:
+                await names.close()
+
+        return run_stored(verify())
 
     def export(self, after: int, write: Callable[[str], object]) -> None:
         """One JSON object per record, page by page, so that a long log needs no memory."""

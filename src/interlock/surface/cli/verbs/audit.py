@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from interlock.operator_api.audit import AuditRecord
+    from interlock.store.audit_chain import Break
     from interlock.surface.cli.client.offline import StoredAudit
     from interlock.surface.cli.client.operator import Answer
 
@@ -135,18 +136,22 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
 def verify(invocation: Invocation) -> None:
     """Prove that no record was changed, removed or moved.
 
-    Reads the data folder itself, whether a node runs or not.
+    Reads the data folder itself, whether a node runs or not. The log of the registry of names is checked with it.
     """
     from interlock.surface.cli.terminal.text import count
 
-    verdict = _stored_audit(invocation).verify()
-    broken = verdict.broken
+    stored = _stored_audit(invocation)
+    verdict, names = stored.verify(), stored.verify_names()
+    broken, names_broken = verdict.broken, names.broken if names is not None else None
     out = invocation.out
     if out.as_json:
         head = {"sequence": verdict.last.sequence, "hash": verdict.last.hash.hex()}
         start = {"sequence": verdict.start.sequence, "hash": verdict.start.hash.hex()}
-        flaw = {"sequence": broken.sequence, "flaw": str(broken.flaw), "reason": broken.reason} if broken else None
-        out.json({"intact": verdict.intact, "records": verdict.records, "start": start, "last": head, "broken": flaw})
+        told = {"intact": verdict.intact, "records": verdict.records, "start": start, "last": head}
+        told["broken"] = _flaw(broken)
+        if names is not None:
+            told["names"] = {"intact": names.intact, "records": names.records, "broken": _flaw(names_broken)}
+        out.json(told)
     elif broken is None:
         out.line(f"intact: {count(verdict.records, 'record')}, the last is {verdict.last.sequence}")
         out.line(f"head    {verdict.last.hash.hex()}")
@@ -155,8 +160,15 @@ def verify(invocation: Invocation) -> None:
     else:
         out.line(f"BROKEN at record {broken.sequence} ({broken.flaw}): {broken.reason}")
         out.line(f"the {verdict.records} records before it are intact")
-    if broken is not None:
+    if names_broken is not None and not out.as_json:  # REG-5-15
+        place = f"record {names_broken.sequence} ({names_broken.flaw})"
+        out.line(f"the log of the registry of names is BROKEN at {place}: {names_broken.reason}")
+    if broken is not None or names_broken is not None:
         raise typer.Exit(EXIT_REFUSED)
+
+
+def _flaw(broken: "Break | None") -> dict[str, object] | None:
+    return None if broken is None else {"sequence": broken.sequence, "flaw": str(broken.flaw), "reason": broken.reason}
 
 
 @verb(
