@@ -159,6 +159,10 @@ def test_a_name_is_asked_for_decided_and_shown(node: RunningNode, folder: Path) 
     assert tampered.returncode == 1 and "the log of the registry of names is BROKEN at record" in tampered.stdout
     broken = json.loads(copy_of.cli("audit", "verify", "--json").stdout)
     assert (broken["intact"], broken["names"]["intact"], broken["names"]["records"]) == (True, False, 4)
+    (copy_of.data / "names.db").write_bytes(b"no database" * 1000)
+    unread = json.loads(copy_of.cli("audit", "verify", "--json").stdout)
+    assert (unread["intact"], unread["names"]["intact"]) == (True, False)
+    assert "names.db" in unread["names"]["broken"]["reason"]
 
 
 @pytest.mark.req("REG-5-10", "REG-N-2", "REG-N-3")

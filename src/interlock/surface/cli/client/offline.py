@@ -17,7 +17,7 @@ from interlock.runtime.access.tokens import TokenRegistry, issued_token
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.store_backends import build_audit_reader
 from interlock.runtime.credentials.shared_store import build_names_log, build_shared_store
-from interlock.store.audit_chain import ORIGIN, ChainCheck, ChainedRecord, Verdict
+from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Verdict
 from interlock.store.ports import AuditReader, StoreError
 from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenTable
 from interlock.surface.cli.client.operator import Answer
@@ -103,6 +103,10 @@ class StoredAudit:
                             return check.finish()
                     at = records[-1].sequence
                 return check.finish()
+            except StoreError as unread:  # what the audit log proves is told all the same
+                read = check.finish()
+                broken = Break(sequence=read.last.sequence + 1, flaw=Flaw.CHANGED, reason=str(unread))
+                return msgspec.structs.replace(read, broken=read.broken or broken)
             finally:
                 await names.close()
 
