@@ -95,7 +95,7 @@ class Replica(Desk):
 
     async def say(self, id: str, who: Participant = ANNE, **members: Any) -> Refusal | None:
         done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-        envelope = Envelope(id=id, kind="chat", **{"payload": b'{"text":"hi"}', **members})
+        envelope = Envelope(id=id, **{"kind": "chat", "payload": b'{"text":"hi"}', **members})
         refused = self.room.receive(envelope, who, f"room:{who.id}", done.set_result)
         async with asyncio.timeout(BOUND_S):
             return refused or await done
@@ -314,6 +314,31 @@ async def test_an_envelope_that_comes_to_two_replicas_at_once_is_published_by_on
         assert ears[0].ids() == ears[1].ids()
         mine, theirs = ([one.principal != "" for one in ear.told if one.sequence] for ear in ears)
         assert all(here != there for here, there in zip(mine, theirs, strict=True))  # one of them acts on it
+
+
+@pytest.mark.req("X-7.3-3", "X-N-4")
+async def test_what_is_published_elsewhere_counts_here_but_for_the_answer_that_was_asked_for(
+    server: NatsServer, tmp_path: Path
+) -> None:
+    async with two(server, tmp_path) as (one, other):
+        bert, ear = Participant(id="bert", privilege=Privilege.FULL), Ear(one.room, ANNE)
+        request, reply = b'{"jsonrpc":"2.0","id":1,"method":"x"}', b'{"jsonrpc":"2.0","id":1,"result":{}}'
+        answering = {"kind": "mcp", "payload": reply, "to": ("bert",), "correlation_id": "asks"}
+        sent: list[tuple[str, Participant, dict[str, Any], tuple[int, int, int]]] = [
+            ("says", ANNE, {}, (0, 1, 1)),
+            ("proposes", ANNE, {"kind": "mcp/proposal", "payload": b'{"method":"x"}'}, (1, 1, 2)),
+            ("asks", bert, {"kind": "mcp", "payload": request, "to": ("anne",)}, (0, 0, 1)),
+            ("answers", ANNE, answering, (1, 1, 2)),
+            ("again", ANNE, answering, (1, 1, 3)),
+            ("itself", Participant(id="interlock", privilege=Privilege.FULL), {}, (0, 0, 0)),
+        ]
+        for id, who, members, wanted in sent:
+            assert await other.say(id, who, **members) is None
+            await until(lambda id=id: id in ear.ids())
+            used = one.room.rate(who.id).used(one.clock.now())
+            assert (used["proposals"], used["chat"], used["envelopes"]) == wanted, id
+        one.clock.pass_(60)
+        assert not any(one.room.rate("anne").used(one.clock.now()).values())
 
 
 async def test_one_that_is_no_envelope_keeps_back_none_that_follow(server: NatsServer, tmp_path: Path) -> None:
