@@ -1,5 +1,7 @@
 """Envelopes: what is one, what is refused, and that nothing in them is changed (MCPx 4)."""
 
+import ast
+import inspect
 import json
 from typing import Any
 
@@ -194,6 +196,15 @@ def test_kinds_are_a_closed_list_and_exact() -> None:
     assert enforcement.privilege_refusal(rejecting, "a", FULL, extra, None) is None
     refused = enforcement.privilege_refusal(rejecting, "a", RESTRICTED, extra, None)
     assert refused is not None and refused.code == "kind_not_allowed"
+
+
+@pytest.mark.req("X-2.1-1")
+def test_enforcement_knows_nothing_of_tools() -> None:
+    tree = ast.parse(inspect.getsource(enforcement))
+    used = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    used |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    ours = {name for name in used if name.startswith("interlock") and not name.startswith("interlock.protocol.rooms.")}
+    assert ours == {"interlock.protocol.jsonrpc.surrogates"} and used - ours >= {"interlock.protocol.rooms.settings"}
 
 
 @pytest.mark.req("X-2.1-1", "X-3.1-2", "X-3.1-4", "X-3.1-6", "X-3.2-3")

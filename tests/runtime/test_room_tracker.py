@@ -157,6 +157,22 @@ async def test_what_waited_when_the_node_ended_waits_when_it_is_back(tmp_path: P
         assert await garden.approval("p1")
 
 
+@pytest.mark.req("X-4.2.1-5")
+async def test_a_request_for_what_was_done_already_is_on_record_as_a_duplicate(tmp_path: Path) -> None:
+    async with garden_at(tmp_path, Hands()) as garden:
+        await garden.publish("p1")
+        await garden.approval("p1")
+        request = b'{"jsonrpc":"2.0","id":1,' + PAYLOAD[1:]
+        await garden.publish("first", HUMAN, "mcp", correlation_id="p1", payload=request)
+        await garden.approval("p1", Status.USED)
+        await garden.publish("second", HUMAN, "mcp", correlation_id="p1", payload=request)
+        async with asyncio.timeout(5):
+            found: list[Any] = []
+            while not found:
+                found = [one for one in await garden.desk.records() if one["outcome"] == "duplicate_fulfilment"]
+        assert [(one["envelope"], one["who"]) for one in found] == [("second", "room:human")]
+
+
 async def test_a_target_that_does_not_answer_leaves_the_outcome_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

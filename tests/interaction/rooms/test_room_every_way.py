@@ -260,7 +260,7 @@ async def test_who_sent_an_envelope_may_be_said_and_is_filled_in_where_it_is_not
     await again.leave()
 
 
-@pytest.mark.req("X-7.1-2")
+@pytest.mark.req("X-7.1-2", "X-5.1-4")
 async def test_what_passed_what_did_not_and_who_came_are_on_record(node: RunningNode) -> None:
     (agent_id, _), (human_id, _) = who = names("restricted", "full")
     async with joined(node, *who) as (agent, human):
@@ -289,6 +289,8 @@ async def test_what_passed_what_did_not_and_who_came_are_on_record(node: Running
         assert row["args_sha256"] == digest
     methods = [one["method"] for one in records if agent_id in json.dumps(one)]
     assert {"rooms/join", "rooms/refuse", "rooms/promote"} <= set(methods)
+    joins = [one for one in records if one["method"] == "rooms/join" and one.get("participant") == agent_id]
+    assert [one["source"] for one in joins] == ["token"]  # what settled its privilege
 
 
 @pytest.mark.req("X-5.2-1", "X-5.2-2")
