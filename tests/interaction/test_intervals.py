@@ -18,6 +18,7 @@ USUAL = {  # what a user's node keeps to
     "INPUT_GRACE_S": 2.0,
     "LOG_REPEAT_S": 60.0,
     "PUBLIC_SWEEP_S": 1.0,
+    "READY_S": 3.0,
     "REGISTER_WITHIN_S": 10.0,
     "RESPAWN_WAIT_S": 5.0,
     "SCRYPT_N": 2**17,

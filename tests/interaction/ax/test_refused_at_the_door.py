@@ -83,7 +83,7 @@ class _Plan:
 async def test_what_nobody_expected_is_answered_with_a_reference_that_the_log_repeats(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.runtime.fronts.ax.HeadInspector", lambda plan: _Lenient())
+    monkeypatch.setattr("interlock.runtime.fronts.ax.endpoint.HeadInspector", lambda plan: _Lenient())
     door = AxEndpoint(cast(Any, _Plan()), cast(Any, None), cast(Any, _Broken()), cast(Any, None))
     said: list[Any] = []
 
