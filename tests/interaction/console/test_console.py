@@ -402,15 +402,21 @@ def test_an_agent_is_promoted_by_somebody_who_read_its_record_and_says_why(conso
         node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
 
 
-@pytest.mark.req("X-8-2")
+@pytest.mark.req("X-8-2", "X-4.2-4")
 def test_a_proposal_is_edited_before_it_is_approved(console: Console) -> None:
     node = console.node
     secret = token(node, "pruner", "beds")
-    asked = {"method": "tools/call", "params": {"name": "cut", "arguments": {"cm": 1.50, "bed": "north"}}}
+    asked: dict[str, Any] = {
+        "method": "tools/call",
+        "params": {"name": "cut", "arguments": {"cm": 1.50, "bed": "north"}},
+    }
+    asked["reason"] = why_cut = "too <b>high</b> <img src=x>"
     assert in_room(node, secret, "mcp/proposal", asked, to=["shears"]) == 202
     wait_for(lambda: "pruner" in json.dumps(node.admin("/approvals")))
     (first,) = [one["id"] for one in node.admin("/approvals")["approvals"] if one["agent"] == "pruner"]
     page = console.open(f"/approvals/{first}")
+    expect(page.locator("#approval")).to_contain_text(why_cut)  # as the text it is
+    expect(page.locator("#approval img")).to_have_count(0)
     page.get_by_text("Edit and approve").click()
     for wrong, why in (("{", "Nothing was changed"), ("[1]", "an object")):
         page.get_by_label("Params").fill(wrong)

@@ -229,6 +229,30 @@ async def test_no_recipients_are_all_of_them_and_what_the_room_does_not_know_is_
         assert refused["payload"]["error"]["code"] == -32001
 
 
+@pytest.mark.req("X-N-4")
+async def test_one_who_polls_and_one_at_a_socket_hear_the_same_in_one_order(node: RunningNode) -> None:
+    async with joined(node, *names("full", "full")) as (one, other):
+        first = await one.say("first")
+        await other.until(id=first)
+        secret, polled, after = token(node, names("full")[0][0]), [first], first
+
+        async def talk() -> None:
+            for number in range(20):
+                await (one, other)[number % 2].say(str(number))
+
+        talking = asyncio.create_task(talk())
+        while len(polled) < 21:
+            path = f"/v0/topics/garden/history?after={after}&wait_s=10"
+            status, told = await asyncio.to_thread(ask, node, path, secret)
+            assert status == 200 and told["history"]  # it waits for what is new
+            polled += [kept["envelope"]["id"] for kept in told["history"]]
+            after = polled[-1]
+        await talking
+        for each in (one, other):
+            await each.until(id=polled[-1])
+            assert [said["id"] for said in each.heard if said["kind"] == "chat"] == polled
+
+
 @pytest.mark.req("X-5.1-5")
 async def test_what_was_refused_stays_refused_after_a_promotion(node: RunningNode) -> None:
     (agent_id, _), (_, _) = who = names("restricted", "full")

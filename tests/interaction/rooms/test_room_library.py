@@ -282,6 +282,11 @@ async def test_what_cannot_work_is_said_before_or_at_once(node: RunningNode, unu
     async with participant(node) as one:
         with pytest.raises(RoomInvalid, match="one_recipient"):
             await one.request("", "tools/list")
+        bare = await Bare.join(node, "garden", token(node, f"bare-{uuid.uuid4().hex[:8]}"))
+        await one.notify("notifications/tools/list_changed")  # and it may go to all
+        told = await bare.until(kind="mcp", **{"from": one.id})
+        assert not told.get("to") and told["payload"]["method"] == "notifications/tools/list_changed"
+        await bare.leave()
 
 
 async def test_who_is_replaced_or_removed_is_told_and_does_not_come_back(node: RunningNode) -> None:
