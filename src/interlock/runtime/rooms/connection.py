@@ -85,6 +85,7 @@ class RoomConnection:
         self._clock = clock
         self._pipe: AcceptedPipe | None = None
         self._is_live = wishes.after is None and not wishes.history
+        self._told = 0  # the last sequence that history told
         self._sent = 0  # bytes
         self._ends: deque[int] = deque()  # where each message ends among them, until the peer has taken it
         self._invalid: deque[float] = deque()
@@ -105,8 +106,8 @@ class RoomConnection:
     def deliver(self, delivery: Delivery) -> None:
         envelope = delivery.envelope
         if delivery.sequence:
-            if not self._is_live:
-                return  # it comes with the history
+            if not self._is_live or delivery.sequence <= self._told:
+                return  # it comes with the history, or came with it
         elif delivery.number < self.since:
             return
         own = envelope.sender == self.participant
@@ -189,7 +190,7 @@ class RoomConnection:
             while not self._closing:
                 upto = room.delivered
                 if after >= upto:
-                    self._is_live = True  # nothing is awaited between the look and this
+                    self._is_live, self._told = True, after  # nothing is awaited between the look and this
                     return
                 records = within_bytes(await room.history.read(after, upto, HISTORY_BATCH))
                 if not records:  # they were forgotten meanwhile

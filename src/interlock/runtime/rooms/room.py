@@ -46,6 +46,7 @@ RECORDED_MAX: Final = 60  # refusals of one participant in a minute that go on r
 MINUTE_S: Final = 60.0
 RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle ones included
 DELIVERIES_PER_TURN: Final = 256  # then others have their turn; what one connection hears in a turn is one write
+ALONE_PER_TURN: Final = 16  # of one envelope, with which no other is written: calls of others wait a tenth of it
 DAY_S: Final = 86_400
 _NOT_STORED: Final = Refusal("unavailable", "the room cannot store envelopes at the moment; send it again")
 
@@ -554,12 +555,18 @@ class Room:
         return True
 
     async def _deliver_all(self, batch: list[Delivery]) -> None:
-        told = 0
+        told, most = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
         for one in batch:
-            told += self._deliver(one)
-            if told > DELIVERIES_PER_TURN:
-                told = 0
-                await asyncio.sleep(0)
+            if one.sequence:
+                self.delivered = one.sequence
+                self._known.place(one.envelope.id, one.sequence)
+            for connection in self._hearers(one):
+                connection.deliver(one)
+                told += 1
+                if told == most:
+                    told = 0
+                    await asyncio.sleep(0)
+            self._after_delivery(one)
         self._news.set()
         self._news = asyncio.Event()
         await self._trim()
@@ -623,25 +630,20 @@ class Room:
             if one.settle is not None:
                 one.settle(msgspec.structs.replace(why, id=one.envelope.id))
 
-    def _deliver(self, one: Delivery) -> int:
-        """To everyone in one turn of the loop, so that who catches up with history meanwhile hears it once."""
-        if one.sequence:
-            self.delivered = one.sequence
-            self._known.place(one.envelope.id, one.sequence)
-        told = 0
-        for id, seat in self.seats.items():
-            if one.only is not None and one.only != id:
-                continue
-            for connection in seat.connections:
-                connection.deliver(one)
-            told += len(seat.connections)
+    def _hearers(self, one: Delivery) -> list[Connected]:
+        """Of this moment: who comes later is told what was delivered by then, and hears it from history."""
+        seats = self.seats
+        if one.only is not None:
+            return list(seats[one.only].connections) if one.only in seats else []
+        return [connection for seat in seats.values() for connection in seat.connections]
+
+    def _after_delivery(self, one: Delivery) -> None:
         if one.settle is not None:
             one.settle(None)
         if one.sequence and one.principal and one.envelope.kind != enforcement.CHAT:
             self._tracker.on_published(self, one.envelope, one.principal)
         if one.sequence:
             self._feeds.published.publish((self, one))
-        return told
 
     async def _trim(self) -> None:
         """Forgets what is beyond the number that is kept, a tenth of it at a time."""
