@@ -18,10 +18,11 @@ from interlock.store.sqlite.names_log import SqliteNamesLog
 
 ARGUMENT: dict[str, Any] = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 RETURN: dict[str, Any] = {"type": "object", "properties": {"did": {"type": "string"}}, "required": ["did"]}
+TODAY = datetime.datetime.now(datetime.UTC).date()  # one day for what is written and what is expected
 
 
 def before(days: int) -> str:
-    return (datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=days)).isoformat()
+    return (TODAY - datetime.timedelta(days=days)).isoformat()
 
 
 def entry(name: str, scope: str = "member-recognition", **members: Any) -> Entry:

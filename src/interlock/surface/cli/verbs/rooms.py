@@ -124,7 +124,7 @@ def show(invocation: Invocation, topic: Topic) -> None:
             Text(local_time(one.connectedAt, "%H:%M:%S")),
             Text(one.protocol),
             Text(one_line(one.principal)),
-            *([Text("another replica" if one.isElsewhere else "", style="dim")] if is_split else []),
+            *([Text("elsewhere" if one.isElsewhere else "", style="dim")] if is_split else []),
         ]
         for one in found
     ]
