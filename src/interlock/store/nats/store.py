@@ -12,7 +12,7 @@ from interlock.store.nats.key_value import NatsKeyValue
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.nats.streams import NatsFollowing, NatsStreams
 from interlock.store.nats.subjects import Names
-from interlock.store.nats.watching import NatsWatch, Watching
+from interlock.store.nats.watches import NatsWatch, Watches
 
 
 class NatsStore:
@@ -22,25 +22,25 @@ class NatsStore:
         names = Names(place.node)
         self.kv = NatsKeyValue(jetstream, names)
         self.streams = NatsStreams(jetstream, names)
-        self._watching = Watching(jetstream, names, self.kv)
-        self.replication = NatsReplication(self._connection, self.streams, self._watching)
+        self._watches = Watches(jetstream, names, self.kv)
+        self.replication = NatsReplication(self._connection, self.streams, self._watches)
 
     async def open(self) -> None:
         await self._connection.open()
         await self.kv.open()
-        await self._watching.open()
+        await self._watches.open()
 
     async def close(self) -> None:
         self.replication.close()
-        await self._watching.close()
+        await self._watches.close()
         await self._connection.close()
 
 
 class NatsReplication:
-    def __init__(self, connection: Connection, streams: NatsStreams, watching: Watching) -> None:
+    def __init__(self, connection: Connection, streams: NatsStreams, watches: Watches) -> None:
         self._connection = connection
         self._streams = streams
-        self._watching = watching
+        self._watches = watches
         self._followings: list[NatsFollowing] = []
 
     @property
@@ -48,7 +48,7 @@ class NatsReplication:
         return self._connection.is_reachable
 
     def watch(self, bucket: str) -> NatsWatch:
-        return self._watching.watch(bucket)
+        return self._watches.watch(bucket)
 
     def follow(self, stream: str, after: int) -> NatsFollowing:
         following = self._streams.follow(stream, after)

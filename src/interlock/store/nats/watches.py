@@ -18,7 +18,7 @@ from interlock.store.nats.subjects import Names, token
 from interlock.store.ports import Change, StoreRefused, Unavailable
 
 
-class Watching:
+class Watches:
     def __init__(self, jetstream: JetStream, names: Names, kv: NatsKeyValue) -> None:
         self._jetstream = jetstream
         self._names = names
