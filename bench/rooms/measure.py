@@ -36,7 +36,7 @@ BUSY_PARTICIPANTS = 50  # of the busy room: as many as a room takes by default
 BUSY_PER_SECOND = 50  # messages: five participants at the limit of 600 a minute
 RATE_MIN = 0.5  # deliveries per second, of the bare broadcast's
 EACH_KB_MAX = 60.0
-BESIDE_MAX = 1.5  # p50 of tools/call beside a busy room, of that without
+BESIDE_MAX = 1.5  # p50 and p99 of tools/call beside a busy room, of those without
 ROOMS = """
 [rooms]
 max_participants = 10000

@@ -46,7 +46,7 @@ RECORDED_MAX: Final = 60  # refusals of one participant in a minute that go on r
 MINUTE_S: Final = 60.0
 RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle ones included
 DELIVERIES_PER_TURN: Final = 256  # then others have their turn; what one connection hears in a turn is one write
-ALONE_PER_TURN: Final = 16  # of one envelope, with which no other is written: calls of others wait a tenth of it
+ALONE_PER_TURN: Final = 4  # of one envelope, with which no other is written: calls of others wait for these only
 DAY_S: Final = 86_400
 _NOT_STORED: Final = Refusal("unavailable", "the room cannot store envelopes at the moment; send it again")
 
