@@ -188,6 +188,19 @@ async def test_no_entry_is_made_with_an_empty_field(here: NamesHere, field: str)
     assert len(here.state.registry.entries) == 4
 
 
+@pytest.mark.req("REG-4.1-1")
+@pytest.mark.parametrize(("controller", "is_one"), [("A" * 200, True), ("A" * 201, False), ("Ac\u202eme", False)])
+async def test_a_controller_is_named_by_200_printable_characters(
+    here: NamesHere, controller: str, is_one: bool
+) -> None:
+    try:
+        await here.requests.file(ACME, proposal(change_controller=controller))
+    except Refused as refused:
+        assert not is_one and refused.error == "controller_missing"
+    else:
+        assert is_one
+
+
 @pytest.mark.req("REG-4.1-1", "REG-4.1-9")
 async def test_what_lacks_a_field_or_has_another_status_is_no_record(here: NamesHere) -> None:
     entry = msgspec.to_builtins(await here.registered(), enc_hook=lambda raw: bytes(raw).decode())
@@ -332,7 +345,7 @@ def _told(findings: Any) -> str:
     return str(found.reason)
 
 
-@pytest.mark.req("REG-9-4")
+@pytest.mark.req("REG-9-4", "REG-5-7")
 async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) -> None:
     source = "https://names.example"
     foreign = replace(await here.registered(), surface_name="zoo_feed", vendor_prefix="zoo_", change_controller="Zoo")
@@ -358,6 +371,11 @@ async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) 
             await work
         assert refused.value.error == error
     assert here.entry("zoo_feed") == replace(foreign, source=source)
+    await import_(replace(foreign, status=EntryStatus.WITHDRAWN, withdrawn_on="2025-01-01"))
+    assert here.entry("zoo_feed").status is EntryStatus.WITHDRAWN
+    with pytest.raises(Refused) as refused:  # it is the other registry's to give away
+        await here.requests.file(zoo, asked)
+    assert refused.value.error == "name_taken"
 
 
 @pytest.mark.req("REG-5-10", "REG-N-2", "REG-5-2")

@@ -66,12 +66,17 @@ def check_segment(text: str) -> str | None:
     A text that fails `is_segment` is namespace_invalid; one that passes and is still refused is namespace_conflict.
     """
     if not is_segment(text):  # AX-4.1-2
-        return f"segment {_display(text)} must be 1 to {SEGMENT_MAX} characters of a-z, 0-9, _ and -"
+        return describe_malformed(text)
     if text in RESERVED_SEGMENTS:
         return f'segment "{text}" is reserved; choose another'
     if text in OWN_TOOLS:
         return f'segment "{text}" is the name of a tool of this node; choose another'
     return None
+
+
+def describe_malformed(text: str) -> str:
+    """What is wrong with a text that is no segment."""
+    return f"segment {_display(text)} must be 1 to {SEGMENT_MAX} characters of a-z, 0-9, _ and -"
 
 
 def normalise(original: str) -> str:

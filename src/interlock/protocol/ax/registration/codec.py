@@ -30,7 +30,7 @@ from interlock.protocol.ax.messages import (
     Register,
     Registered,
 )
-from interlock.protocol.ax.names import check_segment, is_segment
+from interlock.protocol.ax.names import describe_malformed, is_segment
 from interlock.protocol.ax.registration.authority import SCHEME, maybe_authority
 from interlock.protocol.ax.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object, encode_value, maybe_string
@@ -270,7 +270,7 @@ def _is_null(raw: Raw | None) -> bool:
 def _segment(members: Mapping[str, Raw], name: str) -> str:
     text = _string(members, name, "a string")
     if not is_segment(text):  # AX-4.1-2
-        raise _Refused(refusal(NAMESPACE_INVALID, check_segment(text) or "", member=name))
+        raise _Refused(refusal(NAMESPACE_INVALID, describe_malformed(text), member=name))
     return text
 
 
