@@ -285,8 +285,21 @@ async def test_what_is_asked_of_a_replica_that_is_away_for_a_moment_is_done(serv
         assert changed is not None
         await until(lambda: other.room.seats["anne"].participant.privilege is Privilege.RESTRICTED)
         other.nats._connection.lose("a test")
-        assert one.rooms.disconnect(one.room, "anne", "admin") == 1
+        assert await one.rooms.remove(one.room, "anne", "admin") == 1
         await until(lambda: "anne" not in other.room.seats and "anne" not in one.room.seats)
+
+
+@pytest.mark.req("X-5.1-6")
+async def test_one_that_comes_to_a_replica_while_another_removes_it_is_sent_away(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(server, tmp_path) as (one, other):
+        await one.rooms.grant(one.room, "anne", Privilege.FULL, "admin")
+        monkeypatch.setattr(other.rooms._elsewhere, "note", lambda *_: None)  # the other has not heard of it yet
+        Ear(other.room, ANNE)
+        assert await one.rooms.remove(one.room, "anne", "admin") == 0
+        await until(lambda: "anne" not in other.room.seats)
+        assert other.rooms.maybe_removal(other.room, "anne") is not None
 
 
 async def test_a_room_that_is_declared_again_has_the_participants_of_others(server: NatsServer, tmp_path: Path) -> None:

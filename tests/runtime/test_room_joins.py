@@ -24,13 +24,17 @@ class Pipe:
 
     unsent_bytes = 0
 
+    def __init__(self, closed: list[int]) -> None:
+        self._closed = closed
+
     def attach(self) -> bool:
         return True
 
     def send(self, data: bytes) -> bool:
         return True
 
-    def close(self, code: int, reason: str) -> None: ...
+    def close(self, code: int, reason: str) -> None:
+        self._closed.append(code)
 
     async def run(self) -> None: ...
 
@@ -55,7 +59,7 @@ async def test_a_ticket_is_good_for_thirty_seconds() -> None:
         assert (endpoint._take_ticket(made["ticket"], "pair", None) is caller) is passes
 
 
-@pytest.mark.req("X-2.2-3", "X-5.1-4")
+@pytest.mark.req("X-2.2-3", "X-5.1-4", "X-5.1-6")
 async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_in(tmp_path: Path) -> None:
     clock = Hands()
     made: list[Rooms] = []
@@ -71,6 +75,7 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
         unused: Any = None
         endpoint = RoomsEndpoint(PLAN, unused, rooms, unused, None, clock)
         room, accepted, answers = rooms.by_topic["pair"], asyncio.Event(), []
+        closed: list[int] = []
 
         async def come(name: str) -> None:
             async def send(message: MutableMapping[str, Any]) -> None:
@@ -78,7 +83,7 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
                 if message["type"] == "websocket.accept":
                     await accepted.wait()
 
-            scope = {"type": "websocket", "client": ("127.0.0.1", 1), "extensions": {UPGRADED: Pipe()}}
+            scope = {"type": "websocket", "client": ("127.0.0.1", 1), "extensions": {UPGRADED: Pipe(closed)}}
             caller = RoomCaller(principal=f"room:{name}", topic="pair", participant=name, privilege=Privilege.FULL)
             await endpoint._socket(scope, send, caller, {"topic": "pair"})
 
@@ -90,11 +95,14 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
             assert answers.count("websocket.accept") == 3 and answers.count(403) == 1
             assert await rooms.change_privilege(room, "b", Privilege.RESTRICTED, "admin") is None  # not known yet
             await rooms.grant(room, "b", Privilege.RESTRICTED, "admin")
+            await rooms.grant(room, "a", Privilege.FULL, "admin")
+            assert await rooms.remove(room, "a", "admin") == 0  # it is not here yet
             accepted.set()
             await asyncio.gather(*coming)
         assert {id: seat.participant.privilege for id, seat in room.seats.items()} == {
             "a": Privilege.FULL,
             "b": Privilege.RESTRICTED,
         }
+        assert closed.count(4403) == 2  # those of a
         assert room.has_place("a") and not room.has_place("c")
         await rooms.close()

@@ -93,6 +93,7 @@ ELSEWHERE = {
     "open --print": "tests/interaction/test_login.py",
     "serve --stdio": "tests/surface/test_cli_serve.py",
     "rooms create": "tests/interaction/rooms/test_room_gateway.py",
+    "rooms demote": "tests/interaction/rooms/test_room_gateway.py",
     "access token --for --name --participant --topic": "tests/interaction/rooms",
     "access token --for --name --participant --privilege --topic": "tests/interaction/rooms",
     "access certificate --renew": "tests/interaction/ax/test_client_certificates.py",

@@ -37,11 +37,20 @@ class RoomConnection(Struct, frozen=True, kw_only=True):
     isElsewhere: Annotated[bool, Meta(description="Another replica of the node holds it.")] = False  # noqa: N815
 
 
+class RemovedParticipant(Struct, frozen=True, kw_only=True):
+    """A participant that may not come into a room until it is promoted or demoted."""
+
+    participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
+    by: Annotated[str, Meta(description="Who removed it.")]
+    at: Annotated[str, Meta(description="When.")]
+
+
 class RoomConnections(Struct, frozen=True, kw_only=True):
-    """The connections of a room."""
+    """The connections of a room, and who may have none."""
 
     topic: Annotated[str, Meta(description="The room.")]
     connections: Annotated[tuple[RoomConnection, ...], Meta(description="Oldest first, participant by participant.")]
+    removed: Annotated[tuple[RemovedParticipant, ...], Meta(description="By their ids.")] = ()
 
 
 class MethodRecord(Struct, frozen=True, kw_only=True):
@@ -59,6 +68,8 @@ class RoomParticipant(Struct, frozen=True, kw_only=True):
     id: Annotated[str, Meta(description="Who, in the room.")]
     privilege: Annotated[str, Meta(description="full or restricted; of one that is away: what it had or was granted.")]
     is_present: Annotated[bool, Meta(description="Whether it is in the room.")]
+    removed_by: Annotated[str | None, Meta(description="Who removed it; null: it may come in.")]
+    removed_at: Annotated[str | None, Meta(description="When it was removed.")]
     principal: Annotated[str, Meta(description="Whose credential it came with.")]
     first_seen: Annotated[str | None, Meta(description="When it came or sent something for the first time.")]
     last_seen: Annotated[str | None, Meta(description="When it last came, or sent something without being there.")]
@@ -75,7 +86,7 @@ class RoomParticipants(Struct, frozen=True, kw_only=True):
     topic: Annotated[str, Meta(description="The room.")]
     participants: Annotated[
         tuple[RoomParticipant, ...],
-        Meta(description="Those present, then up to 200 that are away, the last seen first."),
+        Meta(description="Those present, those removed, then up to 200 that are away, the last seen first."),
     ]
 
 
@@ -121,7 +132,7 @@ class Demoted(Struct, frozen=True, kw_only=True):
 
 
 class Disconnected(Struct, frozen=True, kw_only=True):
-    """A participant whose connections were closed."""
+    """A participant that was removed: its connections are closed, and it may not come back for now."""
 
     participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
     closedConnections: Annotated[int, Meta(description="How many.")]  # noqa: N815

@@ -344,7 +344,7 @@ def in_room(node: RunningNode, secret: str, kind: str, payload: dict[str, Any], 
         return there.getresponse().status
 
 
-@pytest.mark.req("X-7.3-1", "X-7.3-2", "X-7.2-1")
+@pytest.mark.req("X-7.3-1", "X-7.3-2", "X-7.2-1", "X-5.1-6")
 def test_an_agent_is_promoted_by_somebody_who_read_its_record_and_says_why(console: Console) -> None:
     node, page = console.node, console.open("/rooms")
     node.admin("/admin/rooms", "POST", {"topic": "beds"})
@@ -394,10 +394,14 @@ def test_an_agent_is_promoted_by_somebody_who_read_its_record_and_says_why(conso
             while True:
                 socket.recv(10)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 4403
-    row.get_by_role("button", name="Demote").click()
+    expect(row.locator(".pill")).to_have_text("removed")
+    expect(row).to_contain_text(re.compile(r"by \S+, \d+ s ago"))
+    assert in_room(node, secret, "chat", {"text": "x"}) == 403
+    row.get_by_role("button", name="Let in, restricted").click()
     page.get_by_label("Reason, for the record").fill("enough")
     page.keyboard.press("Enter")
     expect(row.locator(".pill")).to_have_text("restricted")
+    assert in_room(node, secret, "chat", {"text": "x"}) == 202
     for id in ids[1:]:
         node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
 

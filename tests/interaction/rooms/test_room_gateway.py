@@ -299,8 +299,13 @@ async def test_an_admin_promotes_demotes_and_removes_a_live_participant(node: Ru
         assert await agent.closed() == 4403
         connections = node.admin("/admin/rooms/garden/connections")["connections"]
         assert agent_id not in [one["participantId"] for one in connections]
-    # The demotion outlives the connection, and beats a token that says full.
-    again = await Bare.join(node, "garden", token(node, agent_id, privilege="full"))
+    # Who was removed stays out until an admin decides on it; a demotion beats a token that says full.
+    secret = token(node, agent_id, privilege="full")
+    with pytest.raises(InvalidStatus) as refused:
+        await Bare.join(node, "garden", secret)
+    assert (refused.value.response.status_code, b'"removed"' in refused.value.response.body) == (403, True)
+    node.admin(f"/admin/participants/{agent_id}/demote", "POST", {})
+    again = await Bare.join(node, "garden", secret)
     assert (await again.next())["payload"]["participant"]["privilege"] == "restricted"
     await again.leave()
 

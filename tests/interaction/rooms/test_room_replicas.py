@@ -249,6 +249,15 @@ async def test_what_an_admin_ends_at_one_replica_ends_at_the_other(replicas: Rep
         told = replicas.one.admin(f"/admin/participants/{there.name}/disconnect?topic=garden", "POST", {})
         assert told["closedConnections"] == 1
         assert await there.closed() == 4403
+        history = "/v0/topics/garden/history"
+        for node in (replicas.one, replicas.other):
+            status, said = ask(node, history, there.secret)
+            assert (status, said["error"]) == (403, "removed")
+            shown = node.admin("/admin/rooms/garden/connections")["removed"]
+            assert there.name in [one["participantId"] for one in shown]
+        replicas.other.admin(f"/admin/participants/{there.name}/demote?topic=garden", "POST", {})
+        await asyncio.to_thread(wait_for, lambda: ask(replicas.one, history, there.secret)[0] == 200)
+        assert ask(replicas.other, history, there.secret)[0] == 200
         replicas.one.admin(f"/admin/tokens/{third.name}", "DELETE")
         assert await third.closed() == 4401
         status, _ = ask(replicas.other, "/v0/topics/garden/participants", third.secret)

@@ -3,7 +3,7 @@
 Refusal
   whose envelope is at fault    invalid_json, invalid_envelope, unsupported_protocol, unknown_kind, reserved_kind,
                                 from_mismatch, invalid_proposal, invalid_chat, duplicate_id, envelope_too_large
-  who may not                   kind_not_allowed, privilege_violation, not_proposer, self_approval
+  who may not                   kind_not_allowed, privilege_violation, not_proposer, self_approval, removed
   what is over                  already_claimed, proposal_expired, unknown_proposal
   what to wait for              rate_limited, unavailable, target_absent, room_full
   which is not there            unknown_topic, history_gap
@@ -40,6 +40,7 @@ Code = Literal[
     "unavailable",
     "unknown_topic",
     "room_full",
+    "removed",
     "history_gap",
     "input_invalid",
     "secret_found",

@@ -11,6 +11,7 @@ from interlock.operator_api.rooms import (
     ObservedParticipant,
     ObservedRoom,
     Promoted,
+    RemovedParticipant,
     Room,
     RoomConnection,
     RoomConnections,
@@ -77,6 +78,10 @@ class RoomOperations:
                 for one in seat.connections
                 if (shown := _maybe_connection(topic, one, seat)) is not None
             ),
+            removed=tuple(
+                RemovedParticipant(participantId=id, by=one.by, at=rfc3339(one.at))
+                for id, one in self._rooms.removed(room)
+            ),
         )
 
     def participants(self, topic: str) -> RoomParticipants:
@@ -84,17 +89,21 @@ class RoomOperations:
         room = self._room(topic)
         records = dict(self._rooms.records.of_room(topic))
         away = sorted((id for id in records if id not in room.seats), key=lambda id: -records[id].last_seen)
-        ids = [*room.seats, *away[:AWAY_MAX]]
+        removed = (id for id, _ in self._rooms.removed(room))
+        ids = dict.fromkeys([*room.seats, *removed, *away[:AWAY_MAX]])
         return RoomParticipants(topic=topic, participants=tuple(self._participant(room, id) for id in ids))
 
     def _participant(self, room: LiveRoom, id: str) -> RoomParticipant:
         seat, record = room.seats.get(id), self._rooms.records.maybe(room.topic, id)
         privilege = self._rooms.maybe_privilege(room, id) or Privilege.RESTRICTED
+        removal = self._rooms.maybe_removal(room, id)
         counts = {name: getattr(record, name, 0) for name in ("proposals", "approved", "rejected", "violations")}
         return RoomParticipant(
             id=id,
             privilege=privilege.value,
             is_present=seat is not None,
+            removed_by=None if removal is None else removal.by,
+            removed_at=None if removal is None else rfc3339(removal.at),
             principal=seat.principal if seat is not None else "" if record is None else record.principal,
             first_seen=None if record is None else rfc3339(record.first_seen),
             last_seen=None if record is None else rfc3339(record.last_seen),
@@ -117,7 +126,8 @@ class RoomOperations:
         """Makes those full who would be refused something as restricted. Raises NotFound, StoreError."""
         room = self._room(topic)
         for one in (await self.observed(topic)).participants:
-            if not one.is_full and one.principal != by:
+            is_removed = self._rooms.maybe_removal(room, one.participant) is not None
+            if not one.is_full and not is_removed and one.principal != by:
                 await self._rooms.grant(room, one.participant, Privilege.FULL, by)
                 room.set_privilege(one.participant, Privilege.FULL, by)
                 reason = f"{one.envelopes} envelopes were observed"
@@ -153,12 +163,14 @@ class RoomOperations:
             raise Refused(edited.code, edited.message)
         return edited.id
 
-    def disconnect(self, participant: str, topic: str | None, by: str) -> Disconnected:
-        """Raises NotFound, Refused."""
+    async def disconnect(self, participant: str, topic: str | None, by: str) -> Disconnected:
+        """Raises NotFound, Refused, StoreError."""
         room = self._room_of(participant, topic)
-        closed = self._rooms.disconnect(room, participant, by)
+        closed = await self._rooms.remove(room, participant, by)
+        if closed is None:
+            raise NotFound("participant", participant, list(room.seats))
         at = rfc3339(self._clock.wall())
-        return Disconnected(participantId=participant, closedConnections=closed or 0, by=by, at=at)
+        return Disconnected(participantId=participant, closedConnections=closed, by=by, at=at)
 
     async def _change(self, participant: str, topic: str | None, to: Privilege, by: str, terms: Terms) -> Change:
         room = self._room_of(participant, topic)

@@ -23,7 +23,7 @@ from interlock.runtime.rooms.history import Stored, within_bytes
 from interlock.runtime.rooms.leases import Leases
 from interlock.runtime.rooms.proposals import Settled
 from interlock.runtime.rooms.room import Room
-from interlock.runtime.rooms.rooms import Rooms
+from interlock.runtime.rooms.rooms import REMOVED_HINT, Rooms
 
 READ_MAX: Final = 100
 READ_DEFAULT: Final = 20
@@ -97,13 +97,16 @@ class Participation:
         self._is_held = is_held
 
     def may_join_any(self, principal: str) -> bool:
-        return any(self._rooms.may_join(room, principal) for room in self._rooms.by_topic.values())
+        """Or might: who was removed is told so."""
+        return any(self._rooms.is_member(room, principal) for room in self._rooms.by_topic.values())
 
     def _room(self, topic: str, principal: str) -> tuple[Room, Participant] | Refusal:
         """A room that it may not join is one that it does not know."""
         room = self._rooms.by_topic.get(topic)
-        if room is None or not self._rooms.may_join(room, principal):
+        if room is None or not self._rooms.is_member(room, principal):
             return Refusal("unknown_topic", "there is no room of that topic for you; rooms.list names those there are")
+        if not self._rooms.may_join(room, principal):
+            return Refusal("removed", REMOVED_HINT)
         who = self._rooms.participant(room, principal)
         self._leases.renew(room, who.id)
         return room, who
@@ -164,7 +167,9 @@ class Participation:
         if after > room.delivered:
             return Refusal("history_gap", "no message of that number was published yet")
         await room.wait_beyond(after, asked.wait_s)
-        self._leases.renew(room, who.id)
+        found = self._room(asked.topic, principal)  # an admin may have removed it meanwhile
+        if isinstance(found, Refusal):
+            return found
         records = within_bytes(await room.history.read(after, room.delivered, asked.limit))
         cursor = records[-1].sequence if records else after
         under_way = await self._rooms.proposals.list_all(room)

@@ -1,7 +1,8 @@
 """The rooms of a node: which there are, who may come into each, and what admins granted.
 
 Rooms are declared in the configuration or created by an operator; both keep their history while it is empty. A
-grant belongs to a principal in one room and outlives its connections (X-10.3-1).
+grant belongs to a principal in one room and outlives its connections (X-10.3-1). So does a removal, which is a grant of
+no entry: promoting or demoting the participant is what lifts it (X-5.1-6).
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import msgspec
 from interlock.config.plan import Plan, room_settings
 from interlock.protocol.rooms.participants import (
     GATEWAY,
+    OWN,
     Participant,
     Privilege,
     Settled,
@@ -49,6 +51,8 @@ FORGET_EVERY_S: Final = 3600.0
 GRANT_LOOK_S: Final = 3600.0  # the clock on the wall may be set meanwhile
 ROOMS_MAX: Final = 1000  # that connecting alone makes
 CREDENTIAL_ENDED: Final = 4401
+REMOVED_WHY: Final = "an admin removed you from the room"
+REMOVED_HINT: Final = f"{REMOVED_WHY}; one lets you in again by interlock rooms demote ID, or promote ID"
 
 Stands = Callable[[str], bool]
 
@@ -60,6 +64,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None = None
     before: Privilege | None = None  # what it has again afterwards, while it stays
     beneath: Privilege | None = None  # what an admin had decided without an end, and counts again afterwards
+    is_removal: bool = False  # it may not come in; `privilege` is what it had
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,8 +205,10 @@ class Rooms:
         if change.entry is None:
             return
         grant, room = msgspec.json.decode(change.entry.value, type=Grant), self.by_topic.get(topic)
-        self._keep(change.key, grant)
-        if room is not None and not self._is_over(grant):
+        self._decide(change.key, grant)
+        if room is not None and grant.is_removal:
+            room.disconnect(participant, REMOVED, REMOVED_WHY)
+        elif room is not None and not self._is_over(grant):
             room.set_privilege(participant, grant.privilege, grant.by)
 
     async def _take_created(self, change: StoreChange) -> None:
@@ -248,7 +255,11 @@ class Rooms:
     # Who may come in
 
     def may_join(self, room: Room, principal: str) -> bool:
-        """A client. Those with a token for the room may anyway."""
+        """A client. Those with a token for the room may unless they were removed."""
+        return self.is_member(room, principal) and self.maybe_removal(room, participant_of(principal)) is None
+
+    def is_member(self, room: Room, principal: str) -> bool:
+        """By the configuration, removed or not."""
         settings = room.settings
         if settings.mode in ("open", "observe") and not settings.members and not settings.full:
             return True
@@ -286,7 +297,7 @@ class Rooms:
         grant = self._grants.get(f"{topic}\n{participant}")
         if grant is None:
             return None
-        return grant.beneath if self._is_over(grant) else grant.privilege
+        return grant.beneath if grant.is_removal or self._is_over(grant) else grant.privilege
 
     def _is_over(self, grant: Grant) -> bool:
         return grant.until is not None and self._clock.wall() >= grant.until
@@ -298,7 +309,19 @@ class Rooms:
         seat = room.seats.get(participant)
         if seat is not None:
             return seat.participant.privilege
-        return room.granted(participant) or room.maybe_known(participant)
+        removal = self.maybe_removal(room, participant)
+        had = None if removal is None else removal.privilege
+        return room.granted(participant) or room.maybe_known(participant) or had
+
+    def maybe_removal(self, room: Room, participant: str) -> Grant | None:
+        grant = self._grants.get(f"{room.topic}\n{participant}")
+        return grant if grant is not None and grant.is_removal else None
+
+    def removed(self, room: Room) -> list[tuple[str, Grant]]:
+        """Who may not come in, and who decided that."""
+        prefix = f"{room.topic}\n"
+        found = [(key, grant) for key, grant in self._grants.items() if grant.is_removal and key.startswith(prefix)]
+        return [(key.removeprefix(prefix), grant) for key, grant in sorted(found, key=lambda one: one[0])]
 
     async def change_privilege(
         self,
@@ -338,14 +361,28 @@ class Rooms:
         before: Privilege | None = None,
     ) -> None:
         """From the next connection on. Raises StoreError."""
-        key = f"{room.topic}\n{participant}"
-        earlier = self._grants.get(key)
-        lasting = None if earlier is None else earlier.privilege if earlier.until is None else earlier.beneath
-        beneath = None if until is None else lasting
+        beneath = None if until is None else self._lasting(room, participant)
         at = self._clock.wall()
         grant = Grant(privilege=privilege, by=by, at=at, until=until, before=before, beneath=beneath)
-        await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), at)
+        await self._write(room, participant, grant)
+
+    def _lasting(self, room: Room, participant: str) -> Privilege | None:
+        """What an admin decided without an end."""
+        earlier = self._grants.get(f"{room.topic}\n{participant}")
+        if earlier is None:
+            return None
+        return earlier.beneath if earlier.is_removal or earlier.until is not None else earlier.privilege
+
+    async def _write(self, room: Room, participant: str, grant: Grant) -> None:
+        key = f"{room.topic}\n{participant}"
+        await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), grant.at)
+        self._decide(key, grant)
+
+    def _decide(self, key: str, grant: Grant) -> None:
+        earlier = self._grants.get(key)
         self._keep(key, grant)
+        if grant.is_removal or (earlier is not None and earlier.is_removal):
+            self.changed.publish(None)  # the namespace shows a room to those who may join it
 
     def _keep(self, key: str, grant: Grant) -> None:
         self._grants[key] = grant
@@ -373,11 +410,17 @@ class Rooms:
         """X-6.1-2: where everyone is full without more."""
         return tuple(topic for topic, room in self.by_topic.items() if room.settings.mode == "open")
 
-    def disconnect(self, room: Room, participant: str, by: str) -> int | None:
-        """How many connections were closed; None where no such participant is present."""
-        if participant not in room.seats:
+    async def remove(self, room: Room, participant: str, by: str) -> int | None:
+        """Ends its connections, and it may not come back until an admin promotes or demotes it (X-5.1-6).
+
+        How many connections were closed; None where no such participant is known. Raises StoreError.
+        """
+        had = self.maybe_privilege(room, participant)
+        if had is None or participant == OWN:
             return None
-        closed = room.disconnect(participant, REMOVED, "an admin removed you from the room", everywhere=True)
+        at, beneath = self._clock.wall(), self._lasting(room, participant)
+        await self._write(room, participant, Grant(privilege=had, by=by, at=at, beneath=beneath, is_removal=True))
+        closed = room.disconnect(participant, REMOVED, REMOVED_WHY, everywhere=True)
         self.audit.add("disconnect", room.topic, by, "ok", participant=participant)
         return closed
 

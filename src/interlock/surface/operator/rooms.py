@@ -74,7 +74,7 @@ def _terms(body: ChangePrivilege) -> Terms:
 
 async def disconnect(exchange: OperatorExchange[None]) -> Disconnected:
     topic = TOPIC.read(exchange.request)
-    return exchange.operations.rooms.disconnect(exchange.path("id"), topic, exchange.principal)
+    return await exchange.operations.rooms.disconnect(exchange.path("id"), topic, exchange.principal)
 
 
 TOPIC = TextParameter(name="topic", description="Which room, where the participant is in several.")
@@ -141,7 +141,7 @@ ENDPOINTS = (
         method="POST",
         path="/admin/participants/{id}/disconnect",
         handler=disconnect,
-        summary="Close a participant's connections.",
+        summary="Remove a participant: it may come in again when it is promoted or demoted.",
         role="admin",
         query=(TOPIC,),
         errors=(NOT_FOUND, TOPIC_REQUIRED),

@@ -41,8 +41,8 @@ from interlock.runtime.fronts.request_head import HeadInspector
 from interlock.runtime.fronts.trusted_proxies import address_of, source_of
 from interlock.runtime.rooms.connection import RoomConnection, Wishes
 from interlock.runtime.rooms.history import within_bytes
-from interlock.runtime.rooms.room import Room
-from interlock.runtime.rooms.rooms import SHUTDOWN, Rooms
+from interlock.runtime.rooms.room import REMOVED, Room
+from interlock.runtime.rooms.rooms import REMOVED_HINT, REMOVED_WHY, SHUTDOWN, Rooms
 from interlock.store.ports import StoreError
 
 PREFIX: Final = "/v0/"
@@ -173,9 +173,11 @@ class RoomsEndpoint:
         room = await self._rooms.maybe_room(topic, caller.principal) if is_topic(topic) else None
         if room is None:
             return _UNKNOWN_TOPIC
-        if caller.topic is None and not self._rooms.may_join(room, caller.principal):
+        if caller.topic is None and not self._rooms.is_member(room, caller.principal):
             return Refusal(403, "wrong_topic", "this room does not have you among its members")
         id = caller.participant or participant_of(caller.principal)
+        if self._rooms.maybe_removal(room, id) is not None:
+            return _REMOVED
         settled = self._rooms.settle(room, id, caller.principal, caller.privilege)
         try:
             readable_after = await self._rooms.first_joined(room, id)
@@ -222,6 +224,8 @@ class RoomsEndpoint:
         is_gone = self._rooms.by_topic.get(joined.room.topic) is not joined.room
         if is_gone or self._rooms.is_stopping:  # since it was asked
             connection.close(SHUTDOWN, "the room is closed")
+        elif self._rooms.maybe_removal(joined.room, joined.who.id) is not None:
+            connection.close(REMOVED, REMOVED_WHY)
         return pipe
 
     def _fit(self, joined: Joined, wishes: Wishes) -> Joined | Refusal:
@@ -328,7 +332,9 @@ class RoomsEndpoint:
                 "proposals": used["proposals"],
                 "resetTime": rfc3339(self._clock.wall() + window.resets_in(now)),
             }
-        return await self._history(room, joined.readable_after, query)
+        told = await self._history(room, joined.readable_after, query)
+        # It may have waited long, and an admin has not.
+        return told if self._rooms.maybe_removal(room, joined.who.id) is None else _REMOVED
 
     async def _proposals(self, room: Room, query: dict[str, str]) -> Json | Refusal:
         limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
@@ -537,6 +543,7 @@ _UNAUTHORISED: Final = Refusal(  # X-5.2-2
     "a token is needed; interlock access token --for room --name NAME --topic TOPIC --participant ID makes one",
     b"www-authenticate: Bearer\r\n",
 )
+_REMOVED: Final = Refusal(403, "removed", REMOVED_HINT)  # X-5.1-6
 _UNKNOWN_TOPIC: Final = Refusal(
     404, "unknown_topic", "there is no room of that topic; interlock rooms create TOPIC makes one"
 )

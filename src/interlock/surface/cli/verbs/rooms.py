@@ -109,7 +109,10 @@ def show(invocation: Invocation, topic: Topic) -> None:
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.terminal.text import local_time, one_line
 
-    found = answer.as_(RoomConnections).connections
+    shown = answer.as_(RoomConnections)
+    found = shown.connections
+    for gone in shown.removed:
+        out.line(f"removed: {one_line(gone.participantId)} (by {one_line(gone.by)}, {local_time(gone.at)})")
     if not found:
         out.remark("no participant is connected")
         return
@@ -167,12 +170,17 @@ def demote(invocation: Invocation, participant: Participant, *, topic: InRoom = 
     """,
 )
 def disconnect(invocation: Invocation, participant: Participant, *, topic: InRoom = None) -> None:
-    """Close a participant's connections."""
+    """Remove a participant from a room.
+
+    Its connections are closed, and it may come back when it is promoted or demoted.
+    """
     from interlock.operator_api.rooms import Disconnected
 
     answer = invocation.node.post("participants", participant, "disconnect", query=_in(topic))
-    is_closed = answer.as_(Disconnected).closedConnections > 0
-    _say(invocation, answer, f"disconnected: {participant}" if is_closed else f"{participant} has no connection")
+    closed = answer.as_(Disconnected).closedConnections
+    _say(invocation, answer, f"removed: {participant}" + ("" if closed else " (it had no connection)"))
+    if not invocation.out.as_json:
+        invocation.out.remark(f"interlock rooms demote {participant} lets it in again, restricted; promote, full")
 
 
 @verb(

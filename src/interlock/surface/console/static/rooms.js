@@ -49,14 +49,17 @@ const RESTRICTED = "A restricted participant only proposes. Its record in this r
 
 function actions(topic, one) {
   const button = (text, act) => h("button", { type: "button", onclick: act }, text);
-  return isAdmin && one.id !== "interlock" && h("span", { class: "sub buttons" },
-    one.privilege === "full" ? button("Demote", () => change(topic, one, "demote", "Demote", RESTRICTED)) : button("Promote", () => change(topic, one, "promote", "Promote", FULL)),
-    one.is_present && button("Disconnect", () => act(topic, one, "disconnect", undefined, one.id + " was disconnected")));
+  const demote = (verb) => button(verb, () => change(topic, one, "demote", verb, RESTRICTED));
+  const promote = (verb) => button(verb, () => change(topic, one, "promote", verb, FULL));
+  return isAdmin && one.id !== "interlock" && h("span", { class: "sub buttons" }, one.removed_by
+    ? [demote("Let in, restricted"), promote("Let in, full")]
+    : [one.privilege === "full" ? demote("Demote") : promote("Promote"), button("Disconnect", () => act(topic, one, "disconnect", undefined, one.id + " was removed from " + topic))]);
 }
 
 function participant(topic, one) {
-  return h("li", null, h("div", { class: "row" }, pill(one.privilege, one.privilege === "full" ? "warn" : "good"), h("span", { class: "name" }, line(one.id)),
-    h("span", { class: "end" }, one.is_present ? "present" : one.last_seen ? "last seen " + ago(one.last_seen) : ""),
+  const state = one.removed_by ? pill("removed", "bad") : pill(one.privilege, one.privilege === "full" ? "warn" : "good");
+  const seen = one.removed_by ? "by " + line(one.removed_by) + ", " + ago(one.removed_at) : one.is_present ? "present" : one.last_seen ? "last seen " + ago(one.last_seen) : "";
+  return h("li", null, h("div", { class: "row" }, state, h("span", { class: "name" }, line(one.id)), h("span", { class: "end" }, seen),
     h("span", { class: "sub" }, line(one.principal), " · " + share(one), one.violations ? " · " + count(one.violations, "violation") : ""),
     one.methods.length > 0 && h("span", { class: "sub" }, one.methods.map((each) => line(each.method) + ": " + share(each)).join(" · ")), actions(topic, one)));
 }
