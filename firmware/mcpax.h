@@ -16,8 +16,22 @@
 #define mcpax_rom_handler(type, address) ((type)pgm_read_word(address))
 #else
 #define MCPAX_ROM
-#define mcpax_rom_u8(address) (*(const uint8_t *)(address))
+#define mcpax_rom_u8(address) (*(const uint8_t MCPAX_IN_ROM *)(address))
 #define mcpax_rom_handler(type, address) (*(address))
+#endif
+
+/* The 8051 without --stack-auto: what a pointer points into, how handlers are called, and locals that live across calls.
+ * These have a place of their own, as registers would be pushed and popped each time; no function here calls itself. */
+#if defined(__SDCC_mcs51) && !defined(__SDCC_STACK_AUTO)
+#define MCPAX_IN_RAM __idata
+#define MCPAX_IN_ROM __code
+#define MCPAX_HANDLER __reentrant
+#define MCPAX_KEPT static
+#else
+#define MCPAX_IN_RAM
+#define MCPAX_IN_ROM
+#define MCPAX_HANDLER
+#define MCPAX_KEPT
 #endif
 
 #ifndef MCPAX_GAP_MS
@@ -48,12 +62,14 @@ void mcpax_a_poll(const mcpax_cmd_t *commands, uint8_t count);
 void mcpax_a_event(uint8_t id, const uint8_t *payload, uint8_t length);
 
 /* Profile B: self-describing tool table with CBOR type hints */
+typedef int (*mcpax_handler_t)(
+    const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *resp, uint16_t MCPAX_IN_RAM *resp_len) MCPAX_HANDLER;
 typedef struct {
     uint8_t tool_id;
     uint8_t arg_count;
     uint8_t arg_types[4]; /* CBOR major types */
     uint8_t ret_type;
-    int (*handler)(const uint8_t *args, uint8_t *resp, uint16_t *resp_len);
+    mcpax_handler_t handler;
 } mcpax_tool_t;
 
 #define CBOR_UINT 0
@@ -76,17 +92,17 @@ typedef struct {
 #endif
 
 /* Announces all tools: once at power-up; afterwards the gateway asks. */
-void mcpax_b_announce(const mcpax_tool_t *tools, uint8_t count);
-void mcpax_b_poll(const mcpax_tool_t *tools, uint8_t count);
+void mcpax_b_announce(const mcpax_tool_t MCPAX_IN_ROM *tools, uint8_t count);
+void mcpax_b_poll(const mcpax_tool_t MCPAX_IN_ROM *tools, uint8_t count);
 /* `map` is a CBOR map of at most MCPAX_B_FRAME_MAX - 8 bytes. */
-void mcpax_b_event(uint8_t id, const uint8_t *map, uint8_t length);
+void mcpax_b_event(uint8_t id, const uint8_t MCPAX_IN_RAM *map, uint8_t length);
 
 /* For handlers of Profile B. `args` is a well-formed CBOR map of position to value; `*resp_len` comes as the room in
  * `resp` and goes as the bytes written, which are one CBOR item of ret_type. */
-const uint8_t *mcpax_arg(const uint8_t *args, uint8_t position); /* the CBOR item; 0: there is none */
-uint8_t mcpax_arg_uint(const uint8_t *args, uint8_t position, uint16_t *number); /* 0: no integer from 0 to 65535 */
-uint8_t *mcpax_put_head(uint8_t *at, uint8_t major, uint16_t number);
-uint8_t *mcpax_put_text(uint8_t *at, const char *rom_text); /* a MCPAX_ROM string of up to 23 letters */
+const uint8_t MCPAX_IN_RAM *mcpax_arg(const uint8_t MCPAX_IN_RAM *args, uint8_t position); /* the CBOR item; 0: there is none */
+uint8_t mcpax_arg_uint(const uint8_t MCPAX_IN_RAM *args, uint8_t position, uint16_t MCPAX_IN_RAM *number); /* 0: no integer from 0 to 65535 */
+uint8_t MCPAX_IN_RAM *mcpax_put_head(uint8_t MCPAX_IN_RAM *at, uint8_t major, uint16_t number);
+uint8_t MCPAX_IN_RAM *mcpax_put_text(uint8_t MCPAX_IN_RAM *at, const char MCPAX_IN_ROM *rom_text); /* a MCPAX_ROM string of up to 23 letters */
 
 /* The port: what a chip has to bring. */
 void mcpax_port_init(void);

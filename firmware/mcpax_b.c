@@ -7,6 +7,10 @@
 #define REGISTRATION (WORD | 'r')
 #define HEARTBEAT (WORD | 'h')
 #define CRC_BYTES (MCPAX_B_CRC / 8)
+#define MAP_OF(pairs) ((uint8_t)(CBOR_MAP << 5 | (pairs)))
+#define ARRAY_OF(items) ((uint8_t)(CBOR_ARRAY << 5 | (items)))
+#define CBOR_FALSE 0xF4
+#define CBOR_TRUE 0xF5
 #define ENTRY_BYTES 12 /* at most, of one tool in a registration frame */
 #define AROUND_ENTRIES 11
 #define ENTRIES_MAX ((MCPAX_B_FRAME_MAX - CRC_BYTES - AROUND_ENTRIES) / ENTRY_BYTES)
@@ -18,44 +22,55 @@
 #error "MCPAX_B_FRAME_MAX: a block of COBS has 254 bytes at most"
 #endif
 
-static uint8_t request[MCPAX_B_FRAME_MAX];
-static uint8_t response[MCPAX_B_FRAME_MAX];
+static uint8_t MCPAX_IN_RAM request[MCPAX_B_FRAME_MAX];
+static uint8_t MCPAX_IN_RAM response[MCPAX_B_FRAME_MAX + 1]; /* and the zero behind it */
 
 /* Reading: `from` and `to` bound what is left of the request. */
-static const uint8_t *from, *to;
+static const uint8_t MCPAX_IN_RAM *from;
+static const uint8_t MCPAX_IN_RAM *to;
 static uint8_t major;
 static uint16_t value;
 static uint8_t is_larger; /* than `value`, which then is 0xFFFF */
 
-/* Writing: what `response` holds so far. */
-static uint8_t used;
+/* Writing: the end of what `response` holds so far. */
+static uint8_t MCPAX_IN_RAM *written;
 
 static void put(uint8_t byte)
 {
-    response[used++] = byte;
+    *written++ = byte;
 }
 
-#if MCPAX_B_CRC == 8
-static uint16_t checksum(const uint8_t *at, uint8_t length)
+/* A message of two members, of which `key` is the first. */
+static void begin(uint8_t key)
 {
-    uint8_t crc = 0, bit;
-    while (length--) {
-        crc ^= *at++;
-        for (bit = 0; bit < 8; bit++) {
-            crc = (crc & 0x80) ? (uint8_t)(crc << 1) ^ 0x07 : (uint8_t)(crc << 1);
-        }
-    }
-    return crc;
+    written = response;
+    put(MAP_OF(2));
+    put(key);
 }
-#elif MCPAX_B_CRC == 16
-static uint16_t checksum(const uint8_t *at, uint8_t length)
+
+#if MCPAX_B_CRC
+#if MCPAX_B_CRC == 8
+typedef uint8_t crc_t;
+#define POLYNOMIAL 0x07
+#define BEGIN 0
+#else
+typedef uint16_t crc_t;
+#define POLYNOMIAL 0x1021
+#define BEGIN 0xFFFF
+#endif
+
+static crc_t checksum(const uint8_t MCPAX_IN_RAM *at, const uint8_t MCPAX_IN_RAM *end)
 {
-    uint16_t crc = 0xFFFF;
-    uint8_t bit;
-    while (length--) {
-        crc ^= (uint16_t)*at++ << 8;
-        for (bit = 0; bit < 8; bit++) {
-            crc = (crc & 0x8000) ? (uint16_t)(crc << 1) ^ 0x1021 : (uint16_t)(crc << 1);
+    crc_t crc = BEGIN;
+    uint8_t bit, is_over;
+    while (at != end) {
+        crc ^= (crc_t)((crc_t)*at++ << (MCPAX_B_CRC - 8));
+        for (bit = 8; bit; bit--) {
+            is_over = crc >> (MCPAX_B_CRC - 1);
+            crc <<= 1;
+            if (is_over) {
+                crc ^= POLYNOMIAL;
+            }
         }
     }
     return crc;
@@ -65,9 +80,9 @@ static uint16_t checksum(const uint8_t *at, uint8_t length)
 /* The next item's major type and number; 0: there is none that is allowed. */
 static uint8_t read_head(void)
 {
-    const uint8_t *at = from;
+    const uint8_t MCPAX_IN_RAM *at = from;
     uint16_t number;
-    uint8_t info, bytes = 0;
+    uint8_t info, bytes, larger = 0;
     if (at == to) {
         return 0;
     }
@@ -81,20 +96,18 @@ static uint8_t read_head(void)
         }
         number = 0;
         bytes = (uint8_t)(1 << (info - 24));
-        if (bytes > (uint8_t)(to - at)) {
-            return 0;
+        do {
+            if (at == to) {
+                return 0;
+            }
+            larger |= number >> 8;
+            number = (uint16_t)(number << 8 | *at++);
+        } while (--bytes);
+        if (larger) {
+            number = 0xFFFF;
         }
     }
-    is_larger = 0;
-    while (bytes--) {
-        if (number > 0xFF) {
-            is_larger = 1;
-        }
-        number = (uint16_t)(number << 8 | *at++);
-    }
-    if (is_larger) {
-        number = 0xFFFF;
-    }
+    is_larger = larger;
     value = number;
     from = at;
     return 1;
@@ -103,17 +116,18 @@ static uint8_t read_head(void)
 /* Passes over one item with all that is in it, without recursion; `major` and `value` are the last head's. */
 static uint8_t skip(void)
 {
-    uint16_t items = 1;
+    MCPAX_KEPT uint16_t items;
+    items = 1;
     do {
         if (!read_head() || major == 6) {
             return 0;
         }
         if (major >= CBOR_BYTES && major <= CBOR_MAP) {
-            if (value > (uint16_t)(to - from)) { /* an item is a byte at least */
+            if (value > (uint8_t)(to - from)) { /* an item is a byte at least */
                 return 0;
             }
             if (major <= CBOR_TEXT) {
-                from += value;
+                from += (uint8_t)value;
             } else {
                 items += value;
                 if (major == CBOR_MAP) {
@@ -125,142 +139,143 @@ static uint8_t skip(void)
     return 1;
 }
 
+/* Takes the next message: `from` and `to` are its bounds; 0: there is none. */
 #if MCPAX_B_LENGTH
-/* The length of the next message in `request`; 0: none. */
 static uint8_t receive(void)
 {
-    uint8_t length, at;
-    int16_t byte;
+    uint8_t MCPAX_IN_RAM *at = request;
+    uint8_t left;
+    int16_t next;
     if (!mcpax_port_has_byte() || mcpax_port_get() != 0) { /* the high byte: messages here are short */
         return 0;
     }
-    byte = mcpax_next();
-    if (byte <= CRC_BYTES || byte > MCPAX_B_FRAME_MAX) { /* 0 is nothing */
+    next = mcpax_next();
+    if (next <= CRC_BYTES || next > MCPAX_B_FRAME_MAX) { /* 0 is nothing */
         return 0;
     }
-    length = (uint8_t)byte;
-    for (at = 0; at < length; at++) {
-        byte = mcpax_next();
-        if (byte < 0) {
+    for (left = (uint8_t)next; left; left--) {
+        next = mcpax_next();
+        if (next < 0) {
             return 0;
         }
-        request[at] = (uint8_t)byte;
+        *at++ = (uint8_t)next;
     }
 #else
-/* The length of the next message in `request`; 0: none. */
 static uint8_t receive(void)
 {
-    uint8_t length = 0, left = 0, block = 0xFF, is_bad = 0;
+    MCPAX_KEPT uint8_t MCPAX_IN_RAM *at;
+    MCPAX_KEPT uint8_t left, block, last, is_bad;
+    uint8_t byte;
     if (!mcpax_port_has_byte()) {
         return 0;
     }
+    at = request;
+    left = 0;
+    block = 0xFF; /* no zero before the first block */
+    is_bad = 0;
     for (;;) {
-        int16_t byte = mcpax_next();
-        if (byte < 0) {
+        int16_t next = mcpax_next();
+        if (next < 0) {
             return 0;
         }
-        if (byte == 0) {
+        byte = (uint8_t)next;
+        if (!byte) {
             break;
         }
         if (left) {
             left--;
         } else {
-            uint8_t has_zero = block != 0xFF;
-            block = (uint8_t)byte;
-            left = block - 1;
-            if (!has_zero) {
+            last = block;
+            block = byte;
+            left = byte - 1;
+            if (last == 0xFF) {
                 continue;
             }
             byte = 0;
         }
-        if (length < MCPAX_B_FRAME_MAX) {
-            request[length++] = (uint8_t)byte;
-        } else {
+        if (at == request + MCPAX_B_FRAME_MAX) {
             is_bad = 1;
+        } else {
+            *at++ = byte;
         }
     }
-    if (left || is_bad || length <= CRC_BYTES) {
+    if (left || is_bad || at - request <= CRC_BYTES) {
         return 0;
     }
 #endif
-    length -= CRC_BYTES;
+    at -= CRC_BYTES;
+    from = request;
+    to = at;
 #if MCPAX_B_CRC == 8
-    if (checksum(request, length) != request[length]) {
-        return 0;
-    }
+    return checksum(request, at) == *at;
 #elif MCPAX_B_CRC == 16
-    if (checksum(request, length) != (uint16_t)(request[length] << 8 | request[length + 1])) {
-        return 0;
-    }
+    return checksum(request, at) == (uint16_t)(at[0] << 8 | at[1]);
+#else
+    return 1;
 #endif
-    return length;
 }
 
 static void send(void)
 {
-    const uint8_t *at = response, *end;
+    MCPAX_KEPT const uint8_t MCPAX_IN_RAM *at;
 #if !MCPAX_B_LENGTH
-    const uint8_t *next = response;
+    MCPAX_KEPT const uint8_t MCPAX_IN_RAM *next;
 #endif
 #if MCPAX_B_CRC == 8
-    put((uint8_t)checksum(response, used));
+    put((uint8_t)checksum(response, written));
 #elif MCPAX_B_CRC == 16
-    uint16_t crc = checksum(response, used);
+    uint16_t crc = checksum(response, written);
     put((uint8_t)(crc >> 8));
     put((uint8_t)crc);
 #endif
-    end = response + used;
+    at = response;
 #if MCPAX_B_LENGTH
     mcpax_port_put(0);
-    mcpax_port_put(used);
-    used = 0;
-    while (at != end) {
+    mcpax_port_put((uint8_t)(written - at));
+    while (at != written) {
         mcpax_port_put(*at++);
     }
 #else
-    used = 0;
-    for (;;) {
-        if (next == end || !*next) {
+    put(0); /* what is behind the last block, as between two */
+    next = at;
+    do {
+        if (!*next) {
             mcpax_port_put((uint8_t)(next - at + 1));
             while (at != next) {
                 mcpax_port_put(*at++);
             }
-            if (next == end) {
-                break;
-            }
             at++; /* the zero */
         }
         next++;
-    }
+    } while (next != written);
     mcpax_port_put(0);
 #endif
 }
 
-uint8_t *mcpax_put_head(uint8_t *at, uint8_t kind, uint16_t number)
+uint8_t MCPAX_IN_RAM *mcpax_put_head(uint8_t MCPAX_IN_RAM *at, uint8_t kind, uint16_t number)
 {
-    uint8_t head = (uint8_t)(kind << 5);
-    if (number < 24) {
-        *at++ = head | (uint8_t)number;
-        return at;
-    }
-    if (number > 0xFF) {
-        *at++ = head | 25;
-        *at++ = (uint8_t)(number >> 8);
+    uint8_t low = (uint8_t)number, high = (uint8_t)(number >> 8);
+    kind = (uint8_t)(kind << 5);
+    if (high) {
+        *at++ = kind | 25;
+        *at++ = high;
+    } else if (low >= 24) {
+        *at++ = kind | 24;
     } else {
-        *at++ = head | 24;
+        low |= kind;
     }
-    *at++ = (uint8_t)number;
+    *at++ = low;
     return at;
 }
 
-static void put_number(uint8_t kind, uint16_t number)
+static void put_number(uint8_t number)
 {
-    used = (uint8_t)(mcpax_put_head(response + used, kind, number) - response);
+    written = mcpax_put_head(written, CBOR_UINT, number);
 }
 
-uint8_t *mcpax_put_text(uint8_t *at, const char *rom_text)
+uint8_t MCPAX_IN_RAM *mcpax_put_text(uint8_t MCPAX_IN_RAM *at, const char MCPAX_IN_ROM *rom_text)
 {
-    uint8_t *head = at++;
+    uint8_t MCPAX_IN_RAM *head = at++;
     uint8_t letter;
     while ((letter = mcpax_rom_u8(rom_text++)) != 0) {
         *at++ = letter;
@@ -269,14 +284,14 @@ uint8_t *mcpax_put_text(uint8_t *at, const char *rom_text)
     return at;
 }
 
-const uint8_t *mcpax_arg(const uint8_t *args, uint8_t position)
+const uint8_t MCPAX_IN_RAM *mcpax_arg(const uint8_t MCPAX_IN_RAM *args, uint8_t position)
 {
-    uint8_t pairs;
+    MCPAX_KEPT uint8_t pairs, key;
     from = args;
     to = request + MCPAX_B_FRAME_MAX;
     read_head();
     for (pairs = (uint8_t)value; pairs; pairs--) {
-        uint8_t key = *from;
+        key = *from;
         skip();
         if (key == position) {
             return from;
@@ -286,7 +301,7 @@ const uint8_t *mcpax_arg(const uint8_t *args, uint8_t position)
     return 0;
 }
 
-uint8_t mcpax_arg_uint(const uint8_t *args, uint8_t position, uint16_t *number)
+uint8_t mcpax_arg_uint(const uint8_t MCPAX_IN_RAM *args, uint8_t position, uint16_t MCPAX_IN_RAM *number)
 {
     if (!mcpax_arg(args, position)) {
         return 0;
@@ -296,11 +311,10 @@ uint8_t mcpax_arg_uint(const uint8_t *args, uint8_t position, uint16_t *number)
     return major == CBOR_UINT && !is_larger;
 }
 
-void mcpax_b_event(uint8_t id, const uint8_t *map, uint8_t length)
+void mcpax_b_event(uint8_t id, const uint8_t MCPAX_IN_RAM *map, uint8_t length)
 {
-    put(0xA2);
-    put(1);
-    put_number(CBOR_UINT, id);
+    begin(1);
+    put_number(id);
     put(3);
     while (length--) {
         put(*map++);
@@ -308,30 +322,41 @@ void mcpax_b_event(uint8_t id, const uint8_t *map, uint8_t length)
     send();
 }
 
-void mcpax_b_announce(const mcpax_tool_t *tools, uint8_t count)
+void mcpax_b_announce(const mcpax_tool_t MCPAX_IN_ROM *table, uint8_t count)
 {
-    uint8_t part = 0;
+    MCPAX_KEPT const mcpax_tool_t MCPAX_IN_ROM *tools;
+    MCPAX_KEPT uint8_t part, entries, is_part, types;
+    const uint8_t MCPAX_IN_ROM *type;
+    tools = table;
+    part = 0;
     do {
-        uint8_t entries = count < ENTRIES_MAX ? count : ENTRIES_MAX;
-        uint8_t is_part = part || entries < count;
+        is_part = part;
+        entries = count;
+        if (count > ENTRIES_MAX) {
+            entries = ENTRIES_MAX;
+            is_part = 1;
+        }
         count -= entries;
-        put(is_part ? 0xA4 : 0xA2);
-        put(1);
+        begin(1);
+        if (is_part) {
+            response[0] = MAP_OF(4);
+        }
         put(0x61);
         put('r');
         put(3);
-        put((uint8_t)(CBOR_ARRAY << 5 | entries));
+        put(ARRAY_OF(entries));
         for (; entries; entries--) {
-            const uint8_t *type = tools->arg_types;
-            uint8_t arguments = mcpax_rom_u8(&tools->arg_count);
-            put(0xA3);
+            put(MAP_OF(3));
             put(0);
-            put_number(CBOR_UINT, mcpax_rom_u8(&tools->tool_id));
+            put_number(mcpax_rom_u8(&tools->tool_id));
             put(1);
-            put((uint8_t)(CBOR_ARRAY << 5 | arguments));
-            while (arguments--) {
+            types = mcpax_rom_u8(&tools->arg_count);
+            put(ARRAY_OF(types));
+            type = tools->arg_types;
+            while (types) {
                 put(mcpax_rom_u8(type));
                 type++;
+                types--;
             }
             put(2);
             put(mcpax_rom_u8(&tools->ret_type));
@@ -339,54 +364,61 @@ void mcpax_b_announce(const mcpax_tool_t *tools, uint8_t count)
         }
         if (is_part) {
             put(6);
-            put(count ? 0xF5 : 0xF4);
+            put(count ? CBOR_TRUE : CBOR_FALSE);
             put(7);
-            put_number(CBOR_UINT, part++);
+            put_number(part++);
         }
         send();
     } while (count);
 }
 
-static void call(const mcpax_tool_t *tools, uint8_t count, uint8_t tool_id, const uint8_t *args)
+static void call(const mcpax_tool_t MCPAX_IN_ROM *tools, uint8_t count, uint8_t tool_id, const uint8_t MCPAX_IN_RAM *args)
 {
-    int status = MCPAX_UNKNOWN_ID;
-    for (; count--; tools++) {
+    uint8_t kind;
+    MCPAX_KEPT int status;
+    MCPAX_KEPT uint16_t length;
+    status = MCPAX_UNKNOWN_ID;
+    for (; count; count--) {
         if (mcpax_rom_u8(&tools->tool_id) == tool_id) {
             status = MCPAX_BAD_ARGUMENTS;
-            if ((args ? *args : CBOR_MAP << 5) == (CBOR_MAP << 5 | mcpax_rom_u8(&tools->arg_count))) {
-                int (*handler)(const uint8_t *, uint8_t *, uint16_t *) =
-                    mcpax_rom_handler(int (*)(const uint8_t *, uint8_t *, uint16_t *), &tools->handler);
-                uint16_t length = (uint16_t)(MCPAX_B_FRAME_MAX - CRC_BYTES - 1 - used);
-                status = handler(args, response + used + 1, &length);
+            if (*args == MAP_OF(mcpax_rom_u8(&tools->arg_count))) {
+                length = (uint8_t)(response + MCPAX_B_FRAME_MAX - CRC_BYTES - 1 - written);
+                status = mcpax_rom_handler(mcpax_handler_t, &tools->handler)(args, written + 1, &length);
                 if (!status) {
                     put(4);
-                    used += (uint8_t)length;
+                    written += (uint8_t)length;
                     return;
                 }
             }
             break;
         }
+        tools++;
     }
     put(5);
+    kind = CBOR_UINT;
     if (status < 0) {
-        put_number(CBOR_INT, (uint16_t)~status);
-    } else {
-        put_number(CBOR_UINT, (uint16_t)status);
+        kind = CBOR_INT;
+        status = ~status;
     }
+    written = mcpax_put_head(written, kind, (uint16_t)status);
 }
 
-void mcpax_b_poll(const mcpax_tool_t *tools, uint8_t count)
+void mcpax_b_poll(const mcpax_tool_t MCPAX_IN_ROM *tools, uint8_t count)
 {
-    const uint8_t *args = 0, *begin;
-    uint8_t pairs, length, key, id = NO_ID, method = 0, word = 0;
+    MCPAX_KEPT const uint8_t MCPAX_IN_RAM *args;
+    MCPAX_KEPT const uint8_t MCPAX_IN_RAM *begun;
+    MCPAX_KEPT uint8_t pairs, key, id, method, word;
 
-    length = receive();
-    from = request;
-    to = request + length;
-    if (!read_head() || major != CBOR_MAP || value > length) {
+    if (!receive() || !read_head() || major != CBOR_MAP || value >> 8) {
         return;
     }
-    for (pairs = (uint8_t)value; pairs; pairs--) {
+    pairs = (uint8_t)value;
+    request[0] = MAP_OF(0); /* no arguments */
+    args = request;
+    id = NO_ID;
+    method = 0;
+    word = 0;
+    for (; pairs; pairs--) {
         if (from == to) {
             return;
         }
@@ -394,17 +426,20 @@ void mcpax_b_poll(const mcpax_tool_t *tools, uint8_t count)
         if (!skip()) {
             return;
         }
-        begin = from;
+        begun = from;
         if (!skip()) {
             return;
         }
         if (key == 3) {
-            args = begin;
+            args = begun;
         } else if (major == CBOR_TEXT) {
             if (key == 1) {
-                word = value == 1 ? WORD | begin[1] : 0;
+                word = 0;
+                if (value == 1) {
+                    word = WORD | begun[1];
+                }
             }
-        } else if (major == CBOR_UINT && value < 0x100) {
+        } else if (major == CBOR_UINT && !(value >> 8)) {
             if (key == 1) {
                 method = (uint8_t)value;
                 word = CALL;
@@ -423,14 +458,13 @@ void mcpax_b_poll(const mcpax_tool_t *tools, uint8_t count)
     if (id == NO_ID || (word != CALL && word != HEARTBEAT)) {
         return;
     }
-    put(0xA2);
-    put(2);
-    put_number(CBOR_UINT, id);
+    begin(2);
+    put_number(id);
     if (word == CALL) {
         call(tools, count, method, args);
     } else {
         put(4);
-        put(0xA0);
+        put(MAP_OF(0));
     }
     send();
 }

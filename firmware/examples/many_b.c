@@ -2,10 +2,11 @@
 #include "../mcpax.h"
 #include "board.h"
 
-static int nothing_handler(const uint8_t *args, uint8_t *resp, uint16_t *resp_len)
+static int nothing_handler(
+    const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *resp, uint16_t MCPAX_IN_RAM *resp_len) MCPAX_HANDLER
 {
     (void)args;
-    resp[0] = CBOR_MAP << 5;
+    resp[0] = (uint8_t)(CBOR_MAP << 5);
     *resp_len = 1;
     return 0;
 }

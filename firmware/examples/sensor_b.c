@@ -10,9 +10,10 @@ static uint8_t presses;
 static const char word_centigrade[] MCPAX_ROM = "centigrade";
 static const char word_led[] MCPAX_ROM = "led";
 
-static int put_map(uint8_t *resp, uint16_t *resp_len, const char *name, uint16_t value)
+static int put_map(
+    uint8_t MCPAX_IN_RAM *resp, uint16_t MCPAX_IN_RAM *resp_len, const char MCPAX_IN_ROM *name, uint16_t value)
 {
-    uint8_t *at = resp;
+    uint8_t MCPAX_IN_RAM *at = resp;
     *at++ = (uint8_t)(CBOR_MAP << 5 | 1);
     at = mcpax_put_text(at, name);
     at = mcpax_put_head(at, CBOR_UINT, value);
@@ -20,13 +21,15 @@ static int put_map(uint8_t *resp, uint16_t *resp_len, const char *name, uint16_t
     return 0;
 }
 
-static int dma2d_status_handler(const uint8_t *args, uint8_t *resp, uint16_t *resp_len)
+static int dma2d_status_handler(
+    const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *resp, uint16_t MCPAX_IN_RAM *resp_len) MCPAX_HANDLER
 {
     (void)args;
     return put_map(resp, resp_len, word_centigrade, led ? 22 : 21);
 }
 
-static int set_led_handler(const uint8_t *args, uint8_t *resp, uint16_t *resp_len)
+static int set_led_handler(
+    const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *resp, uint16_t MCPAX_IN_RAM *resp_len) MCPAX_HANDLER
 {
     uint16_t value;
     if (!mcpax_arg_uint(args, 0, &value)) {
@@ -38,7 +41,8 @@ static int set_led_handler(const uint8_t *args, uint8_t *resp, uint16_t *resp_le
 }
 
 #ifndef MCPAX_SMALL
-static int fail_handler(const uint8_t *args, uint8_t *resp, uint16_t *resp_len)
+static int fail_handler(
+    const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *resp, uint16_t MCPAX_IN_RAM *resp_len) MCPAX_HANDLER
 {
     uint16_t value;
     (void)resp;
@@ -46,14 +50,16 @@ static int fail_handler(const uint8_t *args, uint8_t *resp, uint16_t *resp_len)
     return mcpax_arg_uint(args, 0, &value) ? (int)value : -1;
 }
 
-static int press_handler(const uint8_t *args, uint8_t *resp, uint16_t *resp_len)
+static int press_handler(
+    const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *resp, uint16_t MCPAX_IN_RAM *resp_len) MCPAX_HANDLER
 {
     (void)args;
     presses++;
     return put_map(resp, resp_len, word_led, led);
 }
 
-static int work_handler(const uint8_t *args, uint8_t *resp, uint16_t *resp_len)
+static int work_handler(
+    const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *resp, uint16_t MCPAX_IN_RAM *resp_len) MCPAX_HANDLER
 {
     uint16_t value = 0;
     uint16_t since = mcpax_port_ticks();

@@ -108,16 +108,19 @@ def test_what_is_written_compiles_answers_as_described_and_loads(
 
 def test_avr_and_8051_compile_it_as_well(tmp_path: Path) -> None:
     built("avr")
-    for name, text in scaffold("thermostat", described(A)).items():
-        (tmp_path / Path(name).name).write_text(text)
-    for command in (
-        ["avr-gcc", "-mmcu=atmega328p", "-Os", "-std=c99", "-Wall", "-Wextra", "-Werror", "-c", f"-I{FIRMWARE}"],
-        ["sdcc", "-mmcs51", "--std-c99", "--stack-auto", "-c", f"-I{FIRMWARE}"],
+    avr = ["avr-gcc", "-mmcu=atmega328p", "-Os", "-std=c99", "-Wall", "-Wextra", "-Werror"]
+    mcs51 = ["sdcc", "-mmcs51", "--std-c99"]
+    for description, command in (
+        (A, avr),
+        (A, [*mcs51, "--stack-auto"]),
+        (B, [*avr, "-DMCPAX_B_CRC=16"]),
+        (B, [*mcs51, "-DMCPAX_B_CRC=16"]),
     ):
-        made = subprocess.run(
-            [*command, "thermostat.c", "-o", "stub.rel"], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert made.returncode == 0, made.stderr
+        for name, text in scaffold("thermostat", described(description)).items():
+            (tmp_path / Path(name).name).write_text(text)
+        command = [*command, "-c", f"-I{FIRMWARE}", "thermostat.c", "-o", "stub.rel"]
+        made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert made.returncode == 0 and not made.stderr, made.stderr
 
 
 def test_a_stub_built_otherwise_than_described_does_not_compile(tmp_path: Path) -> None:

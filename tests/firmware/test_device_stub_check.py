@@ -43,8 +43,8 @@ FAULTS_A = {
 }
 FAULTS_B = {
     "a heartbeat is answered with its id": (
-        "put_number(CBOR_UINT, id);\n    if",
-        "put_number(CBOR_UINT, id & 1);\n    if",
+        "put_number(id);\n    if",
+        "put_number(id & 1);\n    if",
     ),
     "what has no id is not answered": ("if (id == NO_ID ||", "if ("),
     "an unknown id is answered with an error": ("    put(5);\n", "    put(4);\n"),
@@ -68,7 +68,7 @@ def outcome_of(elf: Path, kind: str, folder: Path, *arguments: str) -> tuple[int
 
 
 @pytest.mark.req("AX-8.N-6")
-@pytest.mark.parametrize(("kind", "profile"), [("avr", "a"), ("arm", "b"), ("mcs51", "a"), ("mcs51", "b")])
+@pytest.mark.parametrize(("kind", "profile"), [("avr", "a"), ("arm", "b"), ("mcs51", "a"), ("mcs51", "b_reference")])
 def test_the_reference_stubs_pass(kind: str, profile: str, tmp_path: Path) -> None:
     named: tuple[str, ...] = ("--profile", "b")
     if profile == "a":

@@ -170,7 +170,7 @@ def test_self_describing_stubs_drop_what_is_no_request(booted: tuple[Chip, dict[
     assert B.decode_untrusted(stub.ask(B.encode_heartbeat(9))) == Answer(request_id=9, payload={})
 
 
-@pytest.mark.parametrize("kind", ["avr", "arm"])
+@pytest.mark.parametrize("kind", ["avr", "arm", "mcs51"])
 def test_sixteen_tools_are_announced_in_several_frames(kind: str) -> None:
     with chip(kind, "b_16_tools", CobsFraming(max_message=96)) as stub:
         tools = announced(stub)

@@ -21,6 +21,9 @@ _C_TYPES: Final = {
     for number, name in ((0, "UINT"), (1, "INT"), (2, "BYTES"), (3, "TEXT"), (4, "ARRAY"), (MAP, "MAP"), (7, "SIMPLE"))
 }
 
+# The draft's, with the words of firmware/mcpax.h that are empty but on an 8051
+_PARAMETERS_B: Final = "const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *resp, uint16_t MCPAX_IN_RAM *resp_len"
+
 
 class CannotScaffold(Exception):
     """What the stub does not do, for people."""
@@ -149,11 +152,9 @@ def _source_b(segment: str, description: DeviceDescription) -> str:
     lines += _demand(f"MCPAX_B_FRAME_MAX < {most}", f"-DMCPAX_B_FRAME_MAX={most}")
     for tool in description.tools:
         lines += ["", *_comment(tool)]
-        lines.append(
-            f"static int {_identifier(tool.name)}_handler(const uint8_t *args, uint8_t *resp, uint16_t *resp_len)"
-        )
-        lines += ["{", "    uint8_t *at = resp;", "    (void)args;"]
-        lines.append(f"    *at++ = CBOR_MAP << 5 | {len(tool.response)};")
+        lines += [f"static int {_identifier(tool.name)}_handler(", f"    {_PARAMETERS_B}) MCPAX_HANDLER"]
+        lines += ["{", "    uint8_t MCPAX_IN_RAM *at = resp;", "    (void)args;"]
+        lines.append(f"    *at++ = (uint8_t)(CBOR_MAP << 5 | {len(tool.response)});")
         for position, field in enumerate(tool.response):
             lines.append(f"    at = mcpax_put_head(at, CBOR_UINT, {position}); /* {field.name} */")
             lines += _zero(field)
