@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -275,6 +273,13 @@ async def test_an_image_that_was_built_here_is_run_by_its_id(place: Place, clien
     assert done.command[-1] == FIRST
 
 
+async def test_an_image_that_podman_made_here_is_run_though_no_registry_has_it(place: Place, client: Client) -> None:
+    client.state(registry={}, images={FIRST: "localhost/mine:dev"})
+    assert (await place.done(container("localhost/mine:dev"))).command[-1] == f"localhost/mine@{FIRST}"
+    client.state(images={FIRST: "acme/server:1.0"})
+    assert (await place.failed(container("acme/server:1.0"))).code == "install_failed"  # it may be an old one
+
+
 @pytest.mark.req("AIP-30.install-2")
 async def test_a_docker_address_in_download_is_a_pull_with_a_warning(place: Place, client: Client) -> None:
     """The published postgres example is written so."""
@@ -333,36 +338,3 @@ async def test_what_is_left_of_one_life_of_a_driver_is_found_by_its_label_and_re
     (listed,) = client.calls("ps")
     assert f"label=dev.interlock.run={found['dev.interlock.run']}" in listed["argv"]
     assert client.calls("rm")[0]["argv"] == ["rm", "--force", "a" * 64, "b" * 64]
-
-
-def _engine_that_runs() -> str | None:
-    for name in ("podman", "docker"):
-        found = shutil.which(name)
-        if found is not None:
-            done = subprocess.run([found, "info"], capture_output=True, timeout=30, check=False)
-            if done.returncode == 0:
-                return found
-    return None
-
-
-@pytest.mark.req("AIP-server-6")
-async def test_a_real_engine_runs_a_real_container_and_leaves_none(tmp_path: Path) -> None:
-    engine = _engine_that_runs()
-    if engine is None:
-        pytest.skip("NO CONTAINER ENGINE RUNS HERE: docker and podman are shown with a recording client only")
-    image = "docker.io/library/busybox:1.36"
-    place = Place(tmp_path)
-    wanted = container(image, args=["cat"], env={"GREETING": "x"})
-    installed = await place.done(wanted)
-    sink = Sink()
-    env = dict(os.environ) | dict(installed.env) | {"GREETING": "hello"}
-    stderr = StderrRing(now=lambda: 0.0)
-    argv = (*installed.command, "cat")
-    child = Child(argv, env, None, max_message_bytes=1000, sink=sink, stderr=stderr, reaper=None)
-    try:
-        await child.start()
-        assert child.send(b"through the container")
-        assert await asyncio.wait_for(sink.line, 30) == b"through the container"
-    finally:
-        await child.stop()
-    assert await remove_leftover_containers(installed.command, None) == 0

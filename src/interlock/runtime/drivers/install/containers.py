@@ -129,7 +129,8 @@ class _Inspected(msgspec.Struct, frozen=True, kw_only=True, rename={"id": "Id", 
 
 
 def _is_local(image: Image) -> bool:
-    return image.reference == image.digest
+    """Whether it was made on this machine: docker knows no repository of such an image, podman calls it localhost."""
+    return image.reference == image.digest or image.reference.startswith("localhost/")
 
 
 def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> Engine:
