@@ -147,6 +147,23 @@ def test_a_history_computed_anew_is_found_by_the_head() -> None:
     assert verify(forged).intact, "without a head kept elsewhere this cannot be seen"
 
 
+@pytest.mark.req("REG-5-15")
+def test_marks_kept_elsewhere_show_a_log_that_was_put_back_and_went_on() -> None:
+    other = chain(b"one", b"two", b"", b"FOUR", b"five")
+    marks = [Mark(one.sequence, one.hash) for one in (*LOG[:4], *other[3:])]  # an older state was put back after 4
+
+    def checked(records: list[ChainedRecord], kept: list[Mark]) -> tuple[int, Flaw] | None:
+        check = ChainCheck(kept=kept)
+        for each in records:
+            check.add(each)
+        return found(check.finish())
+
+    assert checked(LOG, marks[:4]) is None
+    assert checked(other, marks) == (4, Flaw.REWRITTEN)
+    assert checked(LOG[:3], marks[:4]) == (4, Flaw.TAIL_REMOVED)
+    assert checked([], marks[:4]) == (1, Flaw.TAIL_REMOVED)
+
+
 def test_the_first_of_several_breaks_is_named() -> None:
     broken = replaced(1, data=b"x")
     del broken[3]

@@ -86,10 +86,13 @@ def chain(after: Mark, records: Sequence[bytes]) -> list[bytes]:
 class ChainCheck:
     """A verification in steps, for logs that are read page by page: `add` until it says False, then `finish`."""
 
-    def __init__(self, start: Mark = ORIGIN, head: Mark | None = None) -> None:
+    def __init__(self, start: Mark = ORIGIN, head: Mark | None = None, kept: Iterable[Mark] = ()) -> None:
+        """`kept`: marks that stand elsewhere. Of two for one record the first counts: the log was another then."""
         self.records = 0
         self._start = self._last = start
-        self._head = head
+        self._kept: dict[int, bytes] = {}
+        for mark in (*kept, *(() if head is None else (head,))):
+            self._kept.setdefault(mark.sequence, mark.hash)
         self._suspect: ChainedRecord | None = None
         self._broken: Break | None = None
 
@@ -106,7 +109,7 @@ class ChainCheck:
             self._suspect = record
             return True
         reached = Mark(sequence, record.hash)
-        if self._head is not None and self._head.sequence == sequence and self._head != reached:
+        if self._kept.get(sequence, record.hash) != record.hash:
             self._broken = Break(
                 sequence=sequence,
                 flaw=Flaw.REWRITTEN,
@@ -122,11 +125,12 @@ class ChainCheck:
         if self._suspect is not None:
             self._broken = self._explain(self._suspect, None)
             self._suspect = None
-        if self._broken is None and self._head is not None and self._head.sequence > self._last.sequence:
+        written = max(self._kept, default=0)
+        if self._broken is None and written > self._last.sequence:
             self._broken = Break(
                 sequence=self._last.sequence + 1,
                 flaw=Flaw.TAIL_REMOVED,
-                reason=f"the log ends after record {self._last.sequence}, but record {self._head.sequence} was written",
+                reason=f"the log ends after record {self._last.sequence}, but record {written} was written",
             )
         return Verdict(records=self.records, last=self._last, start=self._start, broken=self._broken)
 
@@ -164,7 +168,7 @@ class ChainCheck:
         true_hash = link(self._last.hash, record.sequence, record.data)
         if following is not None and following.sequence == record.sequence + 1:
             return link(true_hash, following.sequence, following.data) == following.hash
-        return self._head == Mark(record.sequence, true_hash)
+        return self._kept.get(record.sequence) == true_hash
 
 
 def verify(records: Iterable[ChainedRecord], start: Mark = ORIGIN, head: Mark | None = None) -> Verdict:

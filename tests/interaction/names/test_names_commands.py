@@ -22,6 +22,7 @@ from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.servers.minting import SigningKey, key, mint
 
 from interlock.operator_api.approvals import Approval
+from interlock.store.audit_chain import ORIGIN, chain
 from interlock.surface.operator.approvals_page import approval_page
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -159,10 +160,30 @@ def test_a_name_is_asked_for_decided_and_shown(node: RunningNode, folder: Path) 
     assert tampered.returncode == 1 and "the log of the registry of names is BROKEN at record" in tampered.stdout
     broken = json.loads(copy_of.cli("audit", "verify", "--json").stdout)
     assert (broken["intact"], broken["names"]["intact"], broken["names"]["records"]) == (True, False, 4)
+    rewritten = rewritten_registry(copy_of.data / "names.db")
+    told = json.loads(copy_of.cli("audit", "verify", "--json").stdout)
+    assert (told["intact"], told["names"]["broken"]["flaw"]) == (True, "rewritten"), told
+    assert told["names"]["broken"]["sequence"] == rewritten  # whole in itself, and not what the audit log has
+    with contextlib.closing(sqlite3.connect(copy_of.data / "names.db")) as db, db:
+        db.execute("DELETE FROM record WHERE sequence >= ?", (rewritten,))
+    cut = copy_of.cli("audit", "verify")
+    assert cut.returncode == 1 and "BROKEN at record 5 (tail_removed)" in cut.stdout, cut.stdout
+    (copy_of.data / "names.db").unlink()
+    gone = json.loads(copy_of.cli("audit", "verify", "--json").stdout)
+    assert (gone["intact"], gone["names"]["broken"]["flaw"]) == (True, "tail_removed")
     (copy_of.data / "names.db").write_bytes(b"no database" * 1000)
     unread = json.loads(copy_of.cli("audit", "verify", "--json").stdout)
     assert (unread["intact"], unread["names"]["intact"]) == (True, False)
     assert "names.db" in unread["names"]["broken"]["reason"]
+
+
+def rewritten_registry(path: Path) -> int:
+    """Chains the whole log anew, as one who can write the file and knows how. Returns the first record that changed."""
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        rows = db.execute("SELECT sequence, CAST(data AS BLOB) FROM record ORDER BY sequence").fetchall()
+        for (sequence, _), hash in zip(rows, chain(ORIGIN, [data for _, data in rows]), strict=True):
+            db.execute("UPDATE record SET hash = ? WHERE sequence = ?", (hash, sequence))
+    return next(int(sequence) for sequence, data in rows if b"Evil" in data)
 
 
 @pytest.mark.req("REG-5-10", "REG-N-2", "REG-N-3")

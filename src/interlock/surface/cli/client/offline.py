@@ -17,7 +17,7 @@ from interlock.runtime.access.tokens import TokenRegistry, issued_token
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.store_backends import build_audit_reader
 from interlock.runtime.credentials.shared_store import build_names_log, build_shared_store
-from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Verdict
+from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict
 from interlock.store.ports import AuditReader, StoreError
 from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenTable
 from interlock.surface.cli.client.operator import Answer
@@ -87,13 +87,17 @@ class StoredAudit:
         return self._with_log(verify)
 
     def verify_names(self) -> Verdict | None:
-        """Of the registry's log, which is chained likewise. None: there is none in this folder."""
+        """Of the registry's log, which is chained likewise and whose hashes are in the audit log (REG-5-15).
+
+        None: there is none in this folder, and there never was.
+        """
         if self._plan.store.backend != "sqlite":  # the nodes that share it check it whenever they read
             return None
+        kept = self._with_log(_marks_of_names)  # first: what is appended meanwhile is in the registry's log before it
 
         async def verify() -> Verdict | None:
-            names, check = build_names_log(self._plan, self._folder), ChainCheck(ORIGIN)
-            if not names.is_begun:
+            names, check = build_names_log(self._plan, self._folder), ChainCheck(ORIGIN, kept=kept)  # REG-5-15
+            if not names.is_begun and not kept:
                 return None
             try:
                 at = 0
@@ -106,7 +110,8 @@ class StoredAudit:
             except StoreError as unread:  # what the audit log proves is told all the same
                 read = check.finish()
                 broken = Break(sequence=read.last.sequence + 1, flaw=Flaw.CHANGED, reason=str(unread))
-                return msgspec.structs.replace(read, broken=read.broken or broken)
+                is_known = read.broken is not None and read.broken.flaw is not Flaw.TAIL_REMOVED
+                return msgspec.structs.replace(read, broken=read.broken if is_known else broken)
             finally:
                 await names.close()
 
@@ -149,6 +154,32 @@ def run_stored(job: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(job)
     except StoreError as error:
         raise Refused("store_refused", str(error), hint="interlock check --effective shows the data folder") from None
+
+
+class _NamesStep(msgspec.Struct):
+    """Of a step of the registry in the audit log: the place it has in the registry's own."""
+
+    via: str = ""
+    record: int = 0
+    record_hash: str = ""
+
+
+async def _marks_of_names(audit: AuditReader) -> tuple[Mark, ...]:
+    found, at = [], 0
+    while records := await audit.read(at, PAGE):
+        for each in records:
+            if b'"record_hash"' in each.data and (mark := _maybe_mark(each.data)) is not None:
+                found.append(mark)
+        at = records[-1].sequence
+    return tuple(found)
+
+
+def _maybe_mark(data: bytes) -> Mark | None:
+    try:
+        step = msgspec.json.decode(data, type=_NamesStep)
+        return Mark(step.record, bytes.fromhex(step.record_hash)) if step.via == "names" else None
+    except (msgspec.DecodeError, ValueError):  # the audit log's own check tells of it
+        return None
 
 
 def _line(record: ChainedRecord) -> str:
