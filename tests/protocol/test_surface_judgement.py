@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.names.judgement import Judgement, Specification, SurfaceVerdict, judge
+from interlock.protocol.names.claims import NO_CLAIM, Claim, read_claim
+from interlock.protocol.names.judgement import Judgement, Specification, SurfaceVerdict, absent_verdict, judge
 from interlock.protocol.names.model import Entry, Revision, Status
 from interlock.protocol.names.policy import VERIFIED, SurfacePolicy
 from interlock.protocol.schemas.digest import normalised, schema_digest
@@ -57,14 +58,14 @@ def entry(*revisions: Revision, status: Status = Status.ACTIVE, **more: Any) -> 
     )
 
 
-def judged(argument: Any, returned: Any, one: Entry | None = None, claimed: object = None) -> Judgement:
+def judged(argument: Any, returned: Any, one: Entry | None = None, claim: Claim = NO_CLAIM) -> Judgement:
     one = one or entry(revision())
     return judge(
         one,
         tuple(map(Specification, one.revisions)),
         raw(argument),
         None if returned is None else raw(returned),
-        claimed,
+        claim,
         Effort(),
     )
 
@@ -247,7 +248,72 @@ def test_drift_is_told_by_the_revision_that_the_schemas_are_of() -> None:
     ids=str,
 )
 def test_what_a_server_claims_of_its_revision_is_held_against_its_schemas(claimed: object, holds: bool) -> None:
-    assert ("claim_mismatch" in judged(ARGUMENT, RETURN, claimed=claimed).notes) is not holds
+    claim = read_claim({"dev.interlock/specification": raw(claimed)})
+    assert ("claim_mismatch" in judged(ARGUMENT, RETURN, claim=claim).notes) is not holds
+
+
+LIMIT = with_property(ARGUMENT, limit={**INTEGER, "maximum": 1000})
+GROWN = entry(  # 1.0, 1.1, 2.0, and 2.1, which is 2.0 with another document
+    revision(1),
+    revision(2, argument=with_property(ARGUMENT, extra=STRING)),
+    msgspec.structs.replace(revision(3, argument=LIMIT), is_breaking=True),
+    revision(4, argument=LIMIT),
+)
+
+
+@pytest.mark.req("REG-8.2-2")
+@pytest.mark.parametrize(
+    ("argument", "returned", "claims"),
+    [
+        (ARGUMENT, RETURN, ("1.0.0", "1.0.7", "1.0.0-rc.1+b5")),
+        (with_property(ARGUMENT, extra=STRING), RETURN, ("1.1.0",)),
+        (LIMIT, RETURN, ("2.0.0", "2.1.0")),  # of both
+        (LIMIT, None, ("2.0.0", "2.1.0")),  # what it does not say, it does not contradict
+        (with_property(LIMIT, extra=STRING), RETURN, ("2.0.0", "2.1.0", "2.9.0")),  # of none, and compatible
+        (with_property(LIMIT, query=INTEGER), RETURN, ()),  # of none
+    ],
+    ids=str,
+)
+def test_a_schema_version_that_the_schemas_contradict_is_said_and_decides_nothing(
+    argument: Any, returned: Any, claims: tuple[str, ...]
+) -> None:
+    silent = judged(argument, returned, GROWN)
+    assert "claim_mismatch" not in silent.notes
+    for version in ("1.0.0", "1.0.7", "1.0.0-rc.1+b5", "1.1.0", "2.0.0", "2.1.0", "2.9.0", "3.0.0"):
+        claim = read_claim({"x-mcpax-capability": raw({"schema_version": version})})
+        found = judged(argument, returned, GROWN, claim)
+        assert found.verdict is silent.verdict
+        assert ("claim_mismatch" in found.notes) is (version not in claims), version
+
+
+@pytest.mark.req("REG-8.2-2")
+@pytest.mark.parametrize(
+    "said", [{"schema_version": "0.9.0"}, {"schema_version": 3}, {"schema_version": "3"}, [], 1, {}]
+)
+def test_a_version_below_one_and_what_is_none_claim_nothing(said: Any) -> None:
+    assert read_claim({"x-mcpax-capability": raw(said)}) == NO_CLAIM
+
+
+@pytest.mark.req("REG-3-2", "REG-8.1-5", "REG-4.2-9")
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("Org_Alter_Handbook", V.UNREGISTERED),
+        ("createIssue", V.UNREGISTERED),
+        ("lone_wolf", V.UNREGISTERED),
+        ("list_2fa", V.NOT_REGISTRABLE),
+        ("a__b", V.NOT_REGISTRABLE),
+        ("2fa", V.NOT_REGISTRABLE),
+        ("get-time", V.NOT_REGISTRABLE),
+        ("é", V.NOT_REGISTRABLE),
+        ("ſearch", V.NOT_REGISTRABLE),  # its capital is S
+        ("a" * 65, V.NOT_REGISTRABLE),
+    ],
+)
+def test_a_name_without_an_entry_is_unregistered_where_its_letters_could_be_one(
+    name: str, verdict: SurfaceVerdict
+) -> None:
+    assert absent_verdict(name) is verdict
 
 
 @pytest.mark.req("REG-7.3-2", "REG-8.4-4")

@@ -243,10 +243,12 @@ async def test_the_leaf_and_the_listed_name_are_both_looked_up(bound: Bound) -> 
 @pytest.mark.req("REG-3-2", "REG-8.1-5")
 @pytest.mark.parametrize("name", ["Search", "search_", "5earch", "se-arch", "sеarch", "ѕearch", "ｓearch"])
 async def test_a_name_that_only_looks_registered_is_another_and_said_to_be(bound: Bound, name: str) -> None:
-    found = bound.checks.judge("one", f"one.{name}", (name,), {}, None, _effort())
+    found = bound.checks.judge("one", f"one.{name}", (name,), {}, {}, _effort())
     assert found is not None and found.refusal is None and found.meta is None
     assert found.judgement.near == "search"
-    assert found.judgement.verdict in (SurfaceVerdict.UNREGISTERED, SurfaceVerdict.NOT_REGISTRABLE)
+    is_like_a_name = name == "Search"
+    verdict = SurfaceVerdict.UNREGISTERED if is_like_a_name else SurfaceVerdict.NOT_REGISTRABLE
+    assert found.judgement.verdict is verdict
 
 
 def _effort() -> Any:
@@ -269,17 +271,26 @@ async def test_a_deprecated_name_is_warned_of_with_its_successor_and_still_held_
 
 @pytest.mark.req("REG-8.2-2")
 @pytest.mark.parametrize(
-    ("claimed", "notes"), [(1, ("behind",)), (2, ("behind", "claim_mismatch")), (None, ("behind",))]
+    ("meta", "notes"),
+    [
+        ({"dev.interlock/specification": 1}, ("behind",)),
+        ({"dev.interlock/specification": 2}, ("behind", "claim_mismatch")),
+        ({"x-mcpax-capability": {"schema_version": "1.0.0"}}, ("behind",)),
+        ({"x-mcpax-capability": {"schema_version": "1.1.0"}}, ("behind", "claim_mismatch")),
+        ({}, ("behind",)),
+    ],
+    ids=str,
 )
-async def test_a_claim_is_read_from_the_list_and_the_schemas_decide(bound: Bound, claimed: Any, notes: Any) -> None:
+async def test_a_claim_is_read_from_the_list_and_the_schemas_decide(bound: Bound, meta: Any, notes: Any) -> None:
     bound.names.entries["search"] = entry(revision(), revision(2, argument=WIDER))
     bound.policy = SurfacePolicy(enforce="warn")
-    said = {} if claimed is None else {"_meta": {"dev.interlock/specification": claimed}}
-    await bound.lists(tool(**said))
+    await bound.lists(tool(_meta=meta))
     surface = bound.route("one.search").surface
     assert surface is not None
     assert (surface.judgement.behind, surface.judgement.notes) == (1, notes)
     assert "it keeps to revision 1; 2 is current" in surface.warning
+    is_contradicted = "claim_mismatch" in notes
+    assert ("it claims a revision that its schemas are not of" in surface.warning) is is_contradicted
 
 
 @pytest.mark.req("REG-4.2-8")

@@ -46,9 +46,17 @@ def test_who_offers_a_name_is_answered_by_what_servers_list(inline: Inline, judg
     assert (nowhere.code, "no server lists org_alter_handbook now" in nowhere.err) == (1, True)
 
 
-@pytest.mark.req("REG-4.2-7")
+@pytest.mark.req("REG-4.2-7", "REG-3-2", "REG-4.2-9")
 @pytest.mark.parametrize(
-    ("name", "verdict"), [("get_time", "unregistered"), ("get-time", "not_registrable"), ("2fa", "not_registrable")]
+    ("name", "verdict"),
+    [
+        ("get_time", "unregistered"),
+        ("Org_Alter_Handbook", "unregistered"),
+        ("get-time", "not_registrable"),
+        ("2fa", "not_registrable"),
+        ("list_2fa", "not_registrable"),
+        ("a__b", "not_registrable"),
+    ],
 )
 def test_a_name_that_is_in_no_registry_is_said_to_be_one_that_could_be_or_not(
     inline: Inline, node: FakeOperations, name: str, verdict: str

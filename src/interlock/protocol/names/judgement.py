@@ -14,6 +14,8 @@ from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, CodecError
+from interlock.protocol.names.claims import NO_CLAIM, Claim, Offered, is_contradicted
+from interlock.protocol.names.grammar import is_name
 from interlock.protocol.names.model import NO_SCHEMA, Entry, Revision, Status
 from interlock.protocol.schemas.digest import normalised, normalised_digest
 from interlock.protocol.schemas.effort import Effort, EffortSpent
@@ -214,16 +216,22 @@ def _side(raw: Raw | None, said: Any) -> Side | None:
     return Side(said, is_small=True, has_booleans=b"true" in text or b"false" in text)
 
 
+def absent_verdict(name: str) -> SurfaceVerdict:
+    """Of a name that no entry has. The ABNF's ALPHA has both cases (RFC 5234), so other case alone makes it another
+    name, which is not registered (REG-3-2)."""
+    could_be = name.isascii() and is_name(name.lower())  # REG-3-2
+    return SurfaceVerdict.UNREGISTERED if could_be else SurfaceVerdict.NOT_REGISTRABLE
+
+
 def judge(
     entry: Entry,
     specifications: tuple[Specification, ...],
     argument: Raw | None,
     returned: Raw | None,
-    claimed: object,
+    claim: Claim,
     effort: Effort,
 ) -> Judgement:
-    """`specifications`: of the entry's revisions, the current one last. `claimed`: what the server says of itself under
-    `dev.interlock/specification`; the schemas decide, whatever it says."""
+    """`specifications`: of the entry's revisions, the current one last. The schemas decide, whatever `claim` says."""
     current = specifications[-1]
     notes = _entry_notes(entry)
     judged = Judgement(
@@ -254,10 +262,8 @@ def judge(
     if compared.verdict is not SurfaceVerdict.IDENTICAL:
         behind = _older(specifications[:-1], offered)
         notes = (*notes, UNKNOWN_REVISION if behind is None else BEHIND)
-    kept = specifications[-1].revision if behind is None else behind
-    is_known = compared.verdict is SurfaceVerdict.IDENTICAL or behind is not None
-    if claimed is not None and not _is_claim_of(claimed, kept, offered, is_known=is_known):
-        notes = (*notes, CLAIM_MISMATCH)
+    if claim != NO_CLAIM and is_contradicted(claim, entry.revisions, _offered(specifications, offered, compared)):
+        notes = (*notes, CLAIM_MISMATCH)  # REG-8.2-2
     return msgspec.structs.replace(
         judged,
         verdict=compared.verdict,
@@ -340,14 +346,17 @@ def _older(specifications: tuple[Specification, ...], offered: SchemaPair) -> Re
     return None
 
 
-def _is_claim_of(claimed: object, revision: Revision, offered: SchemaPair, *, is_known: bool) -> bool:
-    """A revision is named by its number, its reference or the digest of its schemas."""
-    if isinstance(claimed, Mapping):
-        known = [claimed[key] for key in ("revision", "digest", "reference") if key in claimed]
-        return bool(known) and all(_is_claim_of(each, revision, offered, is_known=is_known) for each in known)
-    if isinstance(claimed, str) and claimed.startswith("sha256:"):
-        return claimed in (offered.digest, offered.argument_digest)
-    return is_known and str(claimed) in (str(revision.revision), revision.specification_reference)
+def _offered(specifications: tuple[Specification, ...], offered: SchemaPair, compared: Comparison) -> Offered:
+    kept = [
+        each.revision
+        for each in specifications
+        if each.revision.argument_digest == offered.argument_digest
+        and (not offered.has_results or each.revision.return_digest == offered.return_digest)
+    ]
+    keeps = (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE, SurfaceVerdict.INPUT_ONLY)
+    return Offered(
+        digests=(offered.digest, offered.argument_digest), kept=kept, keeps_current=compared.verdict in keeps
+    )
 
 
 def _entry_notes(entry: Entry) -> tuple[str, ...]:

@@ -69,7 +69,6 @@ from interlock.runtime.catalog.names import SettledNames, refuse_names, settle_n
 from interlock.runtime.catalog.surface import (
     LIST_STEPS_MAX,
     NO_SURFACES,
-    SPECIFICATION,
     Surface,
     Surfaces,
 )
@@ -537,8 +536,7 @@ class _LinkItemsBuilder:
         """By the name that its own server gives it, and by the one that it is listed under (REG-4.2-7)."""
         own = local if self._offer.is_aggregator else original
         names = (own,) if own == local else (own, local)
-        claimed = maybe_value(meta, SPECIFICATION) if SPECIFICATION in meta else None
-        return self._surfaces.judge(self._link.segment, qualified, names, item, claimed, self._effort)
+        return self._surfaces.judge(self._link.segment, qualified, names, item, meta, self._effort)
 
     def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
         """An aggregator has said it of every tool it lists, in its own name where the tool's server was silent."""

@@ -10,7 +10,6 @@ from interlock.protocol.mcp.items import Item
 from interlock.protocol.names.judgement import Judgement, SurfaceVerdict
 from interlock.protocol.schemas.effort import Effort
 
-SPECIFICATION: Final = "dev.interlock/specification"  # what a server says of the revision it keeps to
 LIST_STEPS_MAX: Final = 30_000  # that comparing the tools of one list may take; what is left then is undecided
 
 
@@ -51,15 +50,15 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 class Surfaces(Protocol):
     def judge(
-        self, segment: str, tool: str, names: tuple[str, ...], item: Item, claimed: object, effort: Effort
+        self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
     ) -> Surface | None:
-        """`tool`: its qualified name. `names`: those it goes by at its server and here, before any prefix. None: there
-        is nothing to say of them."""
+        """`tool`: its qualified name. `names`: those it goes by at its server and here, before any prefix. `meta`: as
+        its server wrote it. None: there is nothing to say of them."""
 
 
 class _NoSurfaces:
     def judge(
-        self, segment: str, tool: str, names: tuple[str, ...], item: Item, claimed: object, effort: Effort
+        self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
     ) -> Surface | None:
         return None
 

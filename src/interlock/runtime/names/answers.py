@@ -1,24 +1,20 @@
 """Answers of the registry that every surface gives alike: what checks found, whether a tool keeps to its name."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from msgspec import Raw
 from msgspec.structs import asdict
 
 from interlock.operator_api.names import NameCheck, NameCriterion, NameFinding, NameVerification
-from interlock.protocol.jsonrpc.codec import decode_object, decode_value
-from interlock.protocol.jsonrpc.errors import CodecError
+from interlock.protocol.jsonrpc.codec import decode_object
+from interlock.protocol.names.claims import read_claim
 from interlock.protocol.names.criteria import CRITERIA, outcome_of
-from interlock.protocol.names.grammar import is_name
-from interlock.protocol.names.judgement import Specification, SurfaceVerdict, judge
+from interlock.protocol.names.judgement import Specification, absent_verdict, judge
 from interlock.protocol.names.model import Entry
 from interlock.protocol.names.policy import VERIFIED
 from interlock.protocol.names.records import Finding
 from interlock.protocol.schemas.effort import Effort, EffortSpent
 from interlock.runtime.base.operator_errors import Refused
-
-SPECIFICATION: Final = "dev.interlock/specification"
 
 
 def name_check(name: str, findings: tuple[Finding, ...]) -> NameCheck:
@@ -34,12 +30,13 @@ def name_check(name: str, findings: tuple[Finding, ...]) -> NameCheck:
 
 def name_verification(entry: Entry | None, name: str, tool: Mapping[str, Raw]) -> NameVerification:
     if entry is None:
-        word = SurfaceVerdict.UNREGISTERED if is_name(name) else SurfaceVerdict.NOT_REGISTRABLE
-        return NameVerification(surface_name=name, verdict=word.value, is_verified=False, differences=(), notes=())
+        word = absent_verdict(name).value
+        return NameVerification(surface_name=name, verdict=word, is_verified=False, differences=(), notes=())
     specifications = tuple(Specification(revision) for revision in entry.revisions)
-    claimed = _claim(tool.get("_meta"))
+    meta = tool.get("_meta")
+    claim = read_claim(decode_object(meta) if meta is not None else None)
     try:
-        judged = judge(entry, specifications, tool.get("inputSchema"), tool.get("outputSchema"), claimed, Effort())
+        judged = judge(entry, specifications, tool.get("inputSchema"), tool.get("outputSchema"), claim, Effort())
     except EffortSpent:
         raise Refused("too_large", "the schemas are too large to be compared") from None
     return NameVerification(
@@ -49,11 +46,3 @@ def name_verification(entry: Entry | None, name: str, tool: Mapping[str, Raw]) -
         differences=tuple(map(str, judged.differences)),
         notes=judged.notes,
     )
-
-
-def _claim(meta: Raw | None) -> object:
-    said = (decode_object(meta) or {}).get(SPECIFICATION) if meta is not None else None
-    try:
-        return None if said is None else decode_value(said)
-    except CodecError:
-        return None

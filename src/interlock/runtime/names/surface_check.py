@@ -13,13 +13,14 @@ import msgspec
 from interlock.protocol.approvals.digests import surface_pair_digest
 from interlock.protocol.jsonrpc.errors import SPECIFICATION_DRIFT, SURFACE_MISMATCH, CodecError, Fault
 from interlock.protocol.mcp.items import Item
-from interlock.protocol.names.grammar import is_name
+from interlock.protocol.names.claims import read_claim
 from interlock.protocol.names.judgement import (
     Judgement,
     SchemaPair,
     Specification,
     SurfaceDifference,
     SurfaceVerdict,
+    absent_verdict,
     compare,
     judge,
 )
@@ -94,14 +95,14 @@ class SurfaceChecks:
         self._prepared: dict[str, tuple[Entry, tuple[Specification, ...]]] = {}
 
     def judge(
-        self, segment: str, tool: str, names: tuple[str, ...], item: Item, claimed: object, effort: Effort
+        self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
     ) -> Surface | None:
         policy = self._policy()
         found: Surface | None = None
         for name in names:
             entry = self._lookup.entry(name)
             if entry is not None and policy.enforcement(name) != "off":
-                surface = self._judge_entry(entry, policy, segment, tool, item, claimed, effort)
+                surface = self._judge_entry(entry, policy, segment, tool, item, meta, effort)
                 if found is None or _is_worse(surface, found):
                     found = surface
         if (pin := self._pins.get(tool)) is not None and (found is None or not found.is_refused):
@@ -115,12 +116,12 @@ class SurfaceChecks:
         segment: str,
         tool: str,
         item: Item,
-        claimed: object,
+        meta: Item,
         effort: Effort,
     ) -> Surface:
         specifications = self._specifications(entry)
         argument, returned = item.get("inputSchema"), item.get("outputSchema")
-        judged = judge(entry, specifications, argument, returned, claimed, effort)
+        judged = judge(entry, specifications, argument, returned, read_claim(meta), effort)
         is_accepted = False
         if judged.verdict is SurfaceVerdict.UNDECIDED and judged.digest is not None:
             registered, offered = specifications[-1].pair, SchemaPair(argument, returned)
@@ -161,9 +162,8 @@ class SurfaceChecks:
         near = self._near(name)
         if near is None:
             return None
-        verdict = SurfaceVerdict.UNREGISTERED if is_name(name) else SurfaceVerdict.NOT_REGISTRABLE
         return Surface(
-            judgement=Judgement(name=name, verdict=verdict, near=near),
+            judgement=Judgement(name=name, verdict=absent_verdict(name), near=near),
             warn=lambda: f"near_miss: its name looks like the registered {near}, and is another",
         )
 
@@ -233,8 +233,8 @@ def _held_to_pin(
         return found
     if offered.digest == pin.digest:
         return found
-    verdict = SurfaceVerdict.UNREGISTERED if is_name(name) else SurfaceVerdict.NOT_REGISTRABLE
-    judged = found.judgement if found is not None else Judgement(name=name, verdict=verdict, digest=offered.digest)
+    unknown = Judgement(name=name, verdict=absent_verdict(name), digest=offered.digest)
+    judged = found.judgement if found is not None else unknown
     compared = compare(pinned, offered, effort)
     if compared.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE) and not policy.strict:
         warning = _WORDS["pin_differs"].format(name=name)

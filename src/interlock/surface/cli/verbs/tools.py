@@ -347,14 +347,14 @@ def where(
     from msgspec import UnsetType
     from rich.text import Text
 
-    from interlock.protocol.names.grammar import is_name
+    from interlock.protocol.names.judgement import absent_verdict
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.terminal.text import one_line
 
     rows = [[Text(head, style="dim") for head in ("TOOL", "STATE", "VERDICT", "WHY")]]
     for one in tools:
         surface = None if isinstance(one.surface, UnsetType) else one.surface
-        plain = "unregistered" if is_name(one.original.rpartition(".")[2]) else "not_registrable"  # REG-4.2-7
+        plain = absent_verdict(one.original.rpartition(".")[2]).value  # REG-4.2-7
         verdict, why = (plain, "") if surface is None else (surface.verdict, surface.warning)
         rows.append([Text(one_line(one.name), style="bold"), Text(one.state), Text(verdict), Text(one_line(why))])
     out.draw(*in_columns(rows, width=out.console.width, shrink={3: 24, 0: 20}))
