@@ -172,6 +172,29 @@ async def test_what_is_unclear_is_returned_with_the_reason(
     assert not here.inbox.waiting(Kind.REQUEST)
 
 
+@pytest.mark.req("REG-4.1-6")
+async def test_a_new_class_of_credential_needs_its_definition_in_the_specification(here: NamesHere) -> None:
+    known = ("member-recognition", "trust-tier:engineering", "trust-tier:other", "~handle-signed-token")
+    for scope in known:
+        assert codes(await here.requests.check(proposal(authentication_scope=scope))) == set()
+        entry = await here.registered(f"acme_{scope.strip('~')[:5]}{len(scope)}", authentication_scope=scope)
+        assert entry.authentication_scope == scope
+    public = proposal(authentication_scope="public", no_authentication_planned=True)
+    assert codes(await here.requests.check(public)) == set()
+    request = await here.requests.file(ACME, proposal(authentication_scope="acme-badge:gold"))
+    (found,) = request.findings
+    assert (found.criterion, found.verdict, found.code) == (4, "needs_expert", "scope_class_new")
+    assert found.reason == ("acme-badge is a new class of credential; accepting says that the specification defines it")
+    refused = await here.accept(request, reason=None)
+    assert isinstance(refused, Fault) and refused.message == "reason_required"
+    assert isinstance(await here.accept(request, reason="section 4 defines it"), Approval)
+    assert here.entry().authentication_scope == "acme-badge:gold"
+    again = await here.requests.check(proposal("acme_list", authentication_scope="acme-badge:silver"))
+    assert codes(again) == set()  # by now the registry has it
+    changed = await here.requests.amend(ACME, proposal(authentication_scope="acme-token"))
+    assert "scope_class_new" in codes(changed.findings)
+
+
 @pytest.mark.req("REG-4.1-1")
 @pytest.mark.parametrize(
     "field",

@@ -259,11 +259,13 @@ def _effort() -> Any:
 
 @pytest.mark.req("REG-7.3-2")
 async def test_a_deprecated_name_is_warned_of_with_its_successor_and_still_held_to(bound: Bound) -> None:
-    bound.names.entries["search"] = entry(revision(), status=Status.DEPRECATED, successor="find")
+    bound.names.entries["search"] = entry(
+        revision(), status=Status.DEPRECATED, deprecated_on="2026-11-01", successor="find"
+    )
     await bound.lists(tool())
     surface = bound.route("one.search").surface
     assert surface is not None
-    assert surface.warning == "search identical: the name is deprecated; its successor is find"
+    assert surface.warning == "search identical: search is deprecated since 2026-11-01; its successor is find"
     assert surface_of(bound.listed()["one.search"])["status"] == "Deprecated"
     await bound.lists(tool(argument=BAD))
     assert bound.listed() == {}

@@ -9,6 +9,9 @@ import pytest
 import yaml
 from driver_files import contract, driver, text, write
 from program import Inline, Interlock
+from tests.interaction.names.old_registry import entry, register
+
+from interlock.protocol.names.model import Status
 
 
 @pytest.fixture
@@ -62,6 +65,30 @@ def test_a_property_outside_of_properties_is_warned_of(inline: Inline, workspace
     (warning,) = done.json["warnings"]
     assert (done.code, warning["code"], warning["key"]) == (0, "unknown_key", "/inputs/sides")
     assert "properties" in warning["hint"]
+
+
+@pytest.mark.req("REG-7.3-2")
+@pytest.mark.parametrize("name", ["read_file", "read_text"])  # the server's own, and the one it is listed under
+def test_a_name_that_is_deprecated_is_warned_of_with_its_successor(
+    inline: Inline, interlock: Interlock, workspace: Path, name: str
+) -> None:
+    folder = write(workspace, driver())
+    listed = contract(metadata={"interlock": {"name": "files.read_text"}})
+    (folder / "tools" / "fs-read" / "TOOL.md").write_text(text(listed))
+    register(interlock.data, entry(name))
+    assert inline("check", str(folder), "--json").json["warnings"] == []
+    old = {"status": Status.DEPRECATED, "deprecated_on": "2026-11-01"}
+    register(interlock.data, entry(name, **old, successor="read_document"))
+    for named in ((), (str(folder),)):
+        done = inline("check", *named, "--json")
+        (warning,) = [one for one in done.json["warnings"] if one.get("code") == "deprecated"]
+        assert done.code == 0  # what is bound goes on
+        assert warning["message"].endswith(f"{name} is deprecated since 2026-11-01; its successor is read_document")
+        assert (warning["key"], warning["hint"]) == ("/implements/0", "offer read_document")
+    assert inline("check", str(folder), "--strict").code == 1
+    register(interlock.data, entry(name, **old))
+    (warning,) = inline("check", str(folder), "--json").json["warnings"]
+    assert warning["message"].endswith(f"{name} is deprecated since 2026-11-01")
 
 
 def test_a_contract_that_no_driver_binds_is_checked_too(inline: Inline, workspace: Path) -> None:

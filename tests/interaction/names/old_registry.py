@@ -60,14 +60,14 @@ ENTRIES = (
 )
 
 
-async def _register(data: Path) -> None:
+async def _register(data: Path, entries: tuple[Entry, ...]) -> None:
     state = RegistryState(SqliteNamesLog(data), Recorder(None), SystemClock())  # type: ignore[arg-type]
     await state.open()
-    steps = (Step(at=state.now, by="expert:eve", what="accept", subject=one.surface_name, entry=one) for one in ENTRIES)
+    steps = (Step(at=state.now, by="expert:eve", what="accept", subject=one.surface_name, entry=one) for one in entries)
     await state.change(lambda registry: Change(tuple(steps)))
     await state.close()
 
 
-def register(data: Path) -> None:
+def register(data: Path, *entries: Entry) -> None:
     """Into the data folder, as another process does."""
-    asyncio.run(_register(data))
+    asyncio.run(_register(data, entries or ENTRIES))

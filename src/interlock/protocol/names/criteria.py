@@ -9,12 +9,14 @@ from typing import Final, Literal
 
 from interlock.protocol.names.grammar import (
     AMBIGUOUS_SCOPES,
+    SCOPE_CLASSES,
     covers,
     is_lookalike,
     is_prefix,
     is_scope,
     length_warnings,
     maybe_name_fault,
+    scope_class,
 )
 from interlock.protocol.names.model import NONE, PUBLIC, Entry, Status
 from interlock.protocol.names.records import TEXT_CHARS_MAX, Finding, Proposal, Retrieval, Verdict
@@ -55,7 +57,7 @@ def judge_proposal(
         *_texts(proposal),
         *_reference(proposal, retrieval),
         *_schemas(proposal),
-        *_scope(proposal, amends),
+        *_scope(proposal, registry, amends),
         *(() if amends is not None else _collisions(proposal, registry, today)),
     )
 
@@ -115,7 +117,7 @@ def _schemas(proposal: Proposal) -> Iterator[Finding]:
             yield Finding(criterion=3, verdict=verdict, code="schema_imprecise", reason=reason)
 
 
-def _scope(proposal: Proposal, amends: Entry | None) -> Iterator[Finding]:
+def _scope(proposal: Proposal, registry: Registry, amends: Entry | None) -> Iterator[Finding]:
     scope = proposal.authentication_scope
     if scope in AMBIGUOUS_SCOPES:  # REG-5-6
         said = f"{scope} does not say" if scope else "say"
@@ -124,6 +126,11 @@ def _scope(proposal: Proposal, amends: Entry | None) -> Iterator[Finding]:
     elif not is_scope(scope):
         reason = "a scope is a class in lower case, perhaps with a colon and a tier: trust-tier:engineering"
         yield Finding(criterion=4, verdict="revise", code="scope_syntax", reason=reason)
+    elif scope_class(scope) not in SCOPE_CLASSES.union(
+        scope_class(one.authentication_scope) for one in registry.entries.values()
+    ):  # REG-4.1-6
+        reason = f"{scope_class(scope)} is a new class of credential; accepting says that the specification defines it"
+        yield Finding(criterion=4, verdict="needs_expert", code="scope_class_new", reason=reason)
     if scope == PUBLIC and not proposal.no_authentication_planned:
         reason = "state no_authentication_planned: a public surface stays public"
         yield Finding(criterion=4, verdict="revise", code="public_not_permanent", reason=reason)
@@ -139,10 +146,8 @@ def _collisions(proposal: Proposal, registry: Registry, today: str) -> Iterator[
     if collision is not None:  # REG-5-7
         yield Finding(criterion=5, verdict="fail", code=collision[0], reason=collision[1])
     standing = registry.entry(name)
-    if standing is not None and standing.status is Status.DEPRECATED:  # REG-7.3-2
-        successor = f"; its successor is {standing.successor}" if standing.successor else ""
-        reason = f"{name} is deprecated since {standing.deprecated_on}{successor}"
-        yield Finding(criterion=5, verdict="note", code="deprecated", reason=reason)
+    if standing is not None and standing.deprecation is not None:  # REG-7.3-2
+        yield Finding(criterion=5, verdict="note", code="deprecated", reason=standing.deprecation)
     if prefix != NONE and not (is_prefix(prefix) and covers(prefix, name)):
         reason = f"{prefix} is no prefix of {name} that ends with an underscore"
         yield Finding(criterion=5, verdict="fail", code="prefix_mismatch", reason=reason)

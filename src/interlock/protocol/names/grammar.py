@@ -15,6 +15,9 @@ _SCOPE: Final = re.compile(r"~?[a-z][a-z0-9-]*(?::[a-z0-9][a-z0-9._-]*)?")
 _HANDLE: Final = re.compile(r"~[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _PRONOUN: Final = "~org"  # of a session, never an identity
 
+SCOPE_CLASSES: Final = frozenset(  # those that the draft's section 4.1 names
+    ["public", "member-recognition", "trust-tier", "~handle-signed-token"]  # REG-4.1-6
+)
 # Says that somebody has to be known, and not by what (criterion 4 of section 5).
 AMBIGUOUS_SCOPES: Final = frozenset(
     ["", "authenticated", "auth", "user", "login", "private", "token", "yes", "any", "trust-tier"]  # REG-5-6
@@ -83,6 +86,11 @@ def covers(prefix: str, name: str) -> bool:
 
 def is_scope(text: str) -> bool:
     return len(text) <= 128 and _SCOPE.fullmatch(text) is not None
+
+
+def scope_class(scope: str) -> str:
+    """The class of credential, without its tier."""
+    return scope.partition(":")[0]
 
 
 def is_handle(text: str) -> bool:

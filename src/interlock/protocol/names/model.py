@@ -73,6 +73,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     def specification(self) -> Revision:
         return self.revisions[-1]
 
+    @property
+    def deprecation(self) -> str | None:
+        """What is said against using the name, in the same words wherever it is met (REG-7.3-2)."""
+        if self.status is not Status.DEPRECATED:
+            return None
+        successor = f"; its successor is {self.successor}" if self.successor else ""  # REG-7.3-2
+        return f"{self.surface_name} is deprecated since {self.deprecated_on}{successor}"
+
 
 class Lookup(Protocol):
     """What a registry answers about a name. Names are compared octet by octet (REG-3-2)."""

@@ -38,7 +38,7 @@ _WORDS: Final = {
     "unknown_revision": "it keeps to no revision of the specification to the letter",
     "claim_mismatch": "it claims a revision that its schemas are not of",
     "scope_tightened": "the name was public once and now asks for a credential",
-    "deprecated": "the name is deprecated",
+    "deprecated": "{deprecation}",
     "withdrawn": "the name is withdrawn",
     "pin_differs": "it is not what is pinned, and clients can go on: interlock names repin {name}",
 }
@@ -207,10 +207,8 @@ def _refusal(judged: Judgement, tool: str) -> Fault:
 
 
 def _warning(judged: Judgement, entry: Entry, *, is_trusted: bool) -> str:
-    words = {"behind": judged.behind, "revision": judged.revision, "name": judged.name}
+    words = {"behind": judged.behind, "revision": judged.revision, "deprecation": entry.deprecation}  # REG-7.3-2
     told = [_WORDS[note].format(**words) for note in judged.notes]
-    if "deprecated" in judged.notes and entry.successor is not None:  # REG-7.3-2
-        told.append(f"its successor is {entry.successor}")
     if judged.verdict is SurfaceVerdict.INPUT_ONLY:
         told.append("its server declares no output schema")
     if judged.verdict is SurfaceVerdict.UNVERIFIABLE:

@@ -1,13 +1,14 @@
 """The registry of names in a data folder, without its node: two processes share one log."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.protocol.names.model import Entry
 from interlock.protocol.names.publication import Form
 from interlock.protocol.names.records import SourceRegistry
 from interlock.runtime.base import operator_errors
@@ -50,6 +51,21 @@ class StoredNames:
             return ImportedRegistry(entries=entries, source=made)
 
         return asyncio.run(self._with_state(work))
+
+    def entries(self) -> Mapping[str, Entry]:
+        """By name. Nothing is written, and no store of other machines is asked: a shared registry has no entries here.
+        Raises Refused."""
+        if self._plan.store.backend != "sqlite":
+            return {}
+
+        async def read() -> Mapping[str, Entry]:
+            recorder = Recorder(build_audit(self._plan.store.backend, self._data))  # never opened
+            state = RegistryState(build_names_log(self._plan, self._data), recorder, SystemClock())
+            await state.open()
+            await state.close()
+            return state.registry.entries
+
+        return asyncio.run(read())
 
     def publish(self, form: Form) -> bytes:
         experts = tuple(sorted(anchor.name for anchor in self._plan.anchors))

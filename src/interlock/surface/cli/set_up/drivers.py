@@ -1,16 +1,17 @@
 """interlock check of driver files: every driver of the workspace, or one file or folder that is named.
 
-Nothing is installed, started or asked of the network, and no store is opened: what was registered is compared with by
---against alone.
+Nothing is installed, started or asked of the network. Of the data folder only the registry of names is read: what was
+registered of a driver is compared with by --against alone.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from interlock.config.plan import Plan
 from interlock.config.problems import Problem
+from interlock.protocol.drivers.binding.listed_tool import qualified_name
 from interlock.protocol.drivers.files.contract import TOOL_FILE, read_contract
 from interlock.protocol.drivers.files.driver import DRIVER_FILE, check_published, read_driver
 from interlock.protocol.drivers.files.inventory import SECRETS_FILE, read_secrets
@@ -18,6 +19,7 @@ from interlock.protocol.drivers.files.server_json import SERVER_JSON
 from interlock.protocol.drivers.model import Driver
 from interlock.protocol.drivers.model import Problem as Found
 from interlock.protocol.drivers.selection.compatibility import changes_of_identity, manifest_of
+from interlock.protocol.names.model import Entry
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
 from interlock.runtime.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.runtime.drivers.workspace.host_facts import this_machine
@@ -26,6 +28,7 @@ from interlock.runtime.drivers.workspace.scan import Root, mark_of, scan_workspa
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Remembered
 from interlock.runtime.drivers.workspace.ungranted_secrets import ungranted_secrets
+from interlock.surface.cli.client.offline_names import StoredNames
 from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 
@@ -56,7 +59,9 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
     contracts |= dict.fromkeys(path for path, _ in sight.contracts) if only is None else {}
     for path in contracts:  # also those that no driver binds
         problems += _one_file(path)
+    entries = StoredNames(plan, plan.data).entries() if drivers else {}
     for one in drivers:
+        problems += _deprecated_names(one, entries)
         if upstream:
             problems += _refused_elsewhere(one, problems)
         if against is not None and one.driver is not None:
@@ -83,6 +88,20 @@ def _raised_problems(one: Declared, declaration: Declaration) -> Iterator[Found]
     }
     for problem in one.problems:
         yield msgspec.structs.replace(problem, severity="error") if problem in fatal else problem
+
+
+def _deprecated_names(one: Declared, entries: Mapping[str, Entry]) -> Iterator[Found]:
+    """A driver is a new implementation of the names that its server's tools have and that they are listed under."""
+    for binding in one.driver.implements if one.driver is not None else ():
+        contract = one.contracts.get(binding.index)
+        listed = qualified_name(contract) if contract is not None else None
+        names = (binding.tool_name, *(() if listed is None or isinstance(listed, Found) else listed[1:]))
+        for entry in filter(None, map(entries.get, dict.fromkeys(names))):
+            if one.driver is not None and entry.deprecation is not None:  # REG-7.3-2
+                hint = f"offer {entry.successor}" if entry.successor else "offer a tool of another name"
+                yield one.driver.places.problem(
+                    binding.pointer, "deprecated", entry.deprecation, hint, severity="warning"
+                )
 
 
 def _refused_elsewhere(one: Declared, known: list[Found]) -> Iterator[Found]:
