@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.protocol.test_surface_judgement import ARGUMENT, INTEGER, RETURN, STRING, entry, revision, with_property
 from tests.runtime.aql_place import place
-from tests.runtime.still import House, Leaf, house, move, still, tool
+from tests.runtime.still import House, Leaf, house, move, still, tool, turns
 
 from interlock.protocol.names.records import Step
 from interlock.runtime.base.operator_errors import NotFound
@@ -112,6 +112,46 @@ async def test_a_list_is_judged_when_it_changes_and_when_its_server_comes_again(
         await node.until(lambda: node.state("shop") != "ready")
         await bound(node, offered(BAD), again=leaf)
         assert (await client.call("shop.search", {"query": "x"}))["error"]["message"] == "surface_mismatch"
+
+
+@still
+@pytest.mark.req("REG-8.1-1")
+async def test_a_list_is_judged_again_when_its_own_ttl_is_over(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        await register(node, entry(revision()))
+        client = await node.client().greet()
+        leaf = node.leaf("shop", tools=[offered()], heartbeat_interval_ms=0, list_changed=False, ttl_ms=10_000)
+        await leaf.joined()
+        assert "shop.search" in await client.tools()
+        leaf.tools = [offered(BAD)]
+        await move(9.0)
+        assert "shop.search" in await client.tools()
+        await move(1.0)
+        assert "shop.search" not in await client.tools()
+        assert (await client.call("shop.search", {"query": "x"}))["error"]["message"] == "surface_mismatch"
+        assert leaf.asked("tools/call") == 0
+
+
+@still
+@pytest.mark.req("REG-8.1-1", "REG-8.1-2")
+async def test_no_call_reaches_a_subserver_before_its_list_is_judged(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        await register(node, entry(revision()))
+        client = await node.client().greet()
+        leaf = node.leaf("shop", tools=[offered(BAD)], heartbeat_interval_ms=0)
+        leaf.mute.add("tools/list")  # it registers, and its list is late
+        leaf.say({"jsonrpc": "2.0", "id": 1, "method": "mcpax/register", "params": leaf.register_params})
+        await node.until(lambda: leaf.asked("tools/list"))
+        early = client.begin("tools/call", {"name": "shop.search", "arguments": {"query": "x"}})
+        await turns()
+        assert leaf.asked("tools/call") == 0
+        (asked,) = [one for one in leaf.heard if one.get("method") == "tools/list"]
+        leaf.mute.clear()
+        result = {"resultType": "complete", "tools": leaf.tools, "ttlMs": 60_000, "cacheScope": "private"}
+        leaf.say({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+        await node.until(early.done)
+        assert early.result()["error"]["message"] == "surface_mismatch"
+        assert leaf.asked("tools/call") == 0
 
 
 @still

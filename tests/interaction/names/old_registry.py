@@ -26,8 +26,10 @@ def before(days: int) -> str:
 
 
 def entry(name: str, scope: str = "member-recognition", **members: Any) -> Entry:
+    """`argument`, `returned`: its schemas."""
     first = members.pop("first_registered", before(400))
-    argument, returned = (json.dumps(schema).encode() for schema in (ARGUMENT, RETURN))
+    schemas = members.pop("argument", ARGUMENT), members.pop("returned", RETURN)
+    argument, returned = (json.dumps(schema).encode() for schema in schemas)
     revision = Revision(
         revision=1,
         specification_reference="draft-acme-search-03",

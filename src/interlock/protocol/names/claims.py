@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Raw
 
 from interlock.protocol.ax.capability import is_semver
 from interlock.protocol.ax.hop_metadata import CAPABILITY
-from interlock.protocol.mcp.items import maybe_value
+from interlock.protocol.mcp.items import Item, maybe_value
 from interlock.protocol.names.model import Revision
 
 SPECIFICATION: Final = "dev.interlock/specification"
@@ -36,7 +35,7 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     keeps_current: bool  # to the current revision, be it by other schemas
 
 
-def read_claim(meta: Mapping[str, Raw] | None) -> Claim:
+def read_claim(meta: Item | None) -> Claim:
     if not meta:
         return NO_CLAIM
     annotation = maybe_value(meta, CAPABILITY) if CAPABILITY in meta else None
