@@ -30,8 +30,9 @@ from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.base.replicas import Changes, Replicas
 from interlock.runtime.base.store_backends import build_audit
 from interlock.runtime.rooms.proposals import Proposals
-from interlock.runtime.rooms.room import Delivery, Room
+from interlock.runtime.rooms.room import Room
 from interlock.runtime.rooms.rooms import Rooms
+from interlock.runtime.rooms.timeline.timeline import Delivery
 from interlock.runtime.safety.codes import ATTEMPTS, FAILURES_MAX, Attempts
 from interlock.store.nats.store import NatsStore
 from interlock.store.ports import Change, Entry, Unavailable
@@ -376,7 +377,7 @@ async def test_what_cannot_be_followed_any_more_is_refused(server: NatsServer, t
         await other.open()
         await other.streams.append("rooms/pair", [b"another"])
         one.nats._connection.lose("a test")
-        await until(lambda: one.room._is_deaf)
+        await until(lambda: one.room.timeline._is_deaf)
         await until(lambda: one.nats.replication.is_reachable)
         refused = await one.say("after")
         assert refused is not None and refused.code == "unavailable"
@@ -385,7 +386,7 @@ async def test_what_cannot_be_followed_any_more_is_refused(server: NatsServer, t
 
 async def test_one_that_was_heard_is_not_refused_when_its_batch_fails(server: NatsServer, tmp_path: Path) -> None:
     async with replica(server, tmp_path / "one") as one:
-        append, heard = one.room.history.append, Ear(one.room, ANNE)
+        append, heard = one.room.timeline.history.append, Ear(one.room, ANNE)
 
         async def late(accepted: Any) -> list[int]:
             sequences = await append(accepted)
@@ -394,11 +395,11 @@ async def test_one_that_was_heard_is_not_refused_when_its_batch_fails(server: Na
             assert sequences
             return await append(accepted)
 
-        one.room.history.append = late  # type: ignore[method-assign]
+        one.room.timeline.history.append = late  # type: ignore[method-assign]
         settled: list[Refusal | None] = []
         envelope = Envelope(id="once", kind="chat", payload=b'{"text":"hi"}')
         assert one.room.receive(envelope, ANNE, "room:anne", settled.append) is None
-        await until(lambda: one.room._writer is not None and one.room._writer.done())
+        await until(lambda: one.room.timeline._writer is not None and one.room.timeline._writer.done())
         assert settled == [None]
 
 

@@ -12,7 +12,7 @@ from test_room_tracker import AGENT, HUMAN, Ear, Garden, garden_at
 from interlock.protocol.rooms.envelope import Envelope
 from interlock.protocol.rooms.participants import Participant, Privilege
 from interlock.runtime.rooms.connection import RoomConnection, Wishes
-from interlock.runtime.rooms.room import ALONE_PER_TURN, Delivery
+from interlock.runtime.rooms.timeline.timeline import ALONE_PER_TURN, Delivery
 
 
 class Pipe:
@@ -85,7 +85,7 @@ async def test_what_history_told_is_not_told_again_where_the_envelope_was_still_
             while not any(said["payload"].get("event") == "history" for said in pipe.sent):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             await asyncio.sleep(0)
-        envelope = await garden.room.maybe_envelope("one")
+        envelope = await garden.room.timeline.maybe_envelope("one")
         assert envelope is not None
         for sequence in (1, 2):
             late.deliver(Delivery(envelope, b'{"id":"one","kind":"chat","payload":{}}', 99, sequence))

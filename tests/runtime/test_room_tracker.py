@@ -21,10 +21,11 @@ from interlock.protocol.rooms.settings import RoomSettings
 from interlock.runtime.base.replicas import Replicas
 from interlock.runtime.rooms import fulfilments
 from interlock.runtime.rooms.audit import RoomAudit
-from interlock.runtime.rooms.history import History
 from interlock.runtime.rooms.participant_records import ParticipantRecords
 from interlock.runtime.rooms.proposals import Proposals
-from interlock.runtime.rooms.room import Delivery, Room
+from interlock.runtime.rooms.room import Room
+from interlock.runtime.rooms.timeline.history import History
+from interlock.runtime.rooms.timeline.timeline import Delivery
 
 AGENT = Participant(id="agent", privilege=Privilege.RESTRICTED)
 HUMAN = Participant(id="human", privilege=Privilege.FULL)
@@ -76,7 +77,7 @@ class Garden:
             while True:
                 found = [
                     (said["payload"]["event"], said["correlation_id"])
-                    for record in await self.room.history.read(0, await self.room.history.last())
+                    for record in await self.room.timeline.history.read(0, await self.room.timeline.history.last())
                     if (said := msgspec.json.decode(record.data))["kind"] == "system"
                 ]
                 if found == list(wanted):

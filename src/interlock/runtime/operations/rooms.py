@@ -214,7 +214,7 @@ class RoomOperations:
             mode=room.settings.mode,
             is_configured=self._rooms.is_declared(room.topic),
             participants=sum(bool(seat.connections) for seat in room.seats.values()),
-            envelopes=room.delivered,
+            envelopes=room.timeline.delivered,
         )
 
 

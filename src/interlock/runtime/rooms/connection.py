@@ -19,8 +19,9 @@ from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.participants import Participant, ParticipantKind
 from interlock.protocol.rooms.v0 import encode_v0
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.rooms.history import within_bytes
-from interlock.runtime.rooms.room import Delivery, Room
+from interlock.runtime.rooms.room import Room
+from interlock.runtime.rooms.timeline.history import within_bytes
+from interlock.runtime.rooms.timeline.timeline import Delivery
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
@@ -179,20 +180,20 @@ class RoomConnection:
         """Everything after the place that was asked for, then what is delivered from this turn on."""
         room, wishes = self._room, self._wishes
         try:
-            after = max(0, room.delivered - wishes.history)
+            after = max(0, room.timeline.delivered - wishes.history)
             if wishes.after is not None:
-                place = room.maybe_place(wishes.after)
-                after = room.place_after_gap(wishes.after) if place is None else place
+                place = room.timeline.maybe_place(wishes.after)
+                after = room.timeline.place_after_gap(wishes.after) if place is None else place
                 if place is None:  # with the number after which what is still kept follows, where something does
-                    gap = {"event": "history_gap"} | ({"after": after} if after < room.delivered else {})
+                    gap = {"event": "history_gap"} | ({"after": after} if after < room.timeline.delivered else {})
                     self._say(gateway_messages.system_event(room.stamp(), gap, to=self.participant))
             after = max(after, self._readable_after)
             while not self._closing:
-                upto = room.delivered
+                upto = room.timeline.delivered
                 if after >= upto:
                     self._is_live, self._told = True, after  # nothing is awaited between the look and this
                     return
-                records = within_bytes(await room.history.read(after, upto, HISTORY_BATCH))
+                records = within_bytes(await room.timeline.history.read(after, upto, HISTORY_BATCH))
                 if not records:  # they were forgotten meanwhile
                     after = upto
                     continue

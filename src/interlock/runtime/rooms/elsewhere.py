@@ -21,7 +21,8 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.replicas import Replicas
 from interlock.runtime.rooms.connection import RoomConnection
-from interlock.runtime.rooms.room import Connected, Delivery, Room
+from interlock.runtime.rooms.room import Connected, Room
+from interlock.runtime.rooms.timeline.timeline import Delivery
 from interlock.store.ports import Change, Entry, Store, StoreError
 
 log = logging.getLogger("interlock.rooms")

@@ -7,7 +7,8 @@ import asyncio
 from typing import Final
 
 from interlock.protocol.rooms.participants import Participant
-from interlock.runtime.rooms.room import Delivery, Room
+from interlock.runtime.rooms.room import Room
+from interlock.runtime.rooms.timeline.timeline import Delivery
 
 LEASE_S: Final = 600.0
 

@@ -47,8 +47,9 @@ from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.links.handshake import OUR_INFO
 from interlock.runtime.rooms.enclosed import enclose
 from interlock.runtime.rooms.proposals import Proposals
-from interlock.runtime.rooms.room import Delivery, Room
+from interlock.runtime.rooms.room import Room
 from interlock.runtime.rooms.rooms import Rooms
+from interlock.runtime.rooms.timeline.timeline import Delivery
 
 log = logging.getLogger("interlock.rooms")
 

@@ -19,11 +19,11 @@ from interlock.protocol.rooms.participants import Participant
 from interlock.protocol.rooms.proposals import STATUS, TOOLS_CALL
 from interlock.protocol.rooms.secrets import secret_refusal
 from interlock.runtime.base.clock import rfc3339
-from interlock.runtime.rooms.history import Stored, within_bytes
 from interlock.runtime.rooms.leases import Leases
 from interlock.runtime.rooms.proposals import Settled
 from interlock.runtime.rooms.room import Room
 from interlock.runtime.rooms.rooms import REMOVED_HINT, Rooms
+from interlock.runtime.rooms.timeline.history import Stored, within_bytes
 
 READ_MAX: Final = 100
 READ_DEFAULT: Final = 20
@@ -136,7 +136,7 @@ class Participation:
             return Refusal("room_full", f"at most {room.settings.max_participants} participants")
         await self._rooms.first_joined(room, who.id)
         there = [one.described() for one in room.present(who.id)]
-        return {"topic": room.topic, "you": who.described(), "participants": there, "cursor": room.delivered}
+        return {"topic": room.topic, "you": who.described(), "participants": there, "cursor": room.timeline.delivered}
 
     async def leave(self, principal: str, asked: InRoom) -> Json | Refusal:
         found = self._room(asked.topic, principal)
@@ -159,25 +159,25 @@ class Participation:
         room, who = found
         readable_after = await self._rooms.first_joined(room, who.id)
         if room.settings.history_visibility == "none" and asked.cursor is None:
-            after = room.delivered
+            after = room.timeline.delivered
         else:
-            after = max(readable_after, room.delivered - asked.limit) if asked.cursor is None else asked.cursor
+            after = max(readable_after, room.timeline.delivered - asked.limit) if asked.cursor is None else asked.cursor
         if room.settings.history_visibility != "none":
             after = max(after, readable_after)
-        if after > room.delivered:
+        if after > room.timeline.delivered:
             return Refusal("history_gap", "no message of that number was published yet")
-        await room.wait_beyond(after, asked.wait_s)
+        await room.timeline.wait_beyond(after, asked.wait_s)
         found = self._room(asked.topic, principal)  # an admin may have removed it meanwhile
         if isinstance(found, Refusal):
             return found
-        records = within_bytes(await room.history.read(after, room.delivered, asked.limit))
+        records = within_bytes(await room.timeline.history.read(after, room.timeline.delivered, asked.limit))
         cursor = records[-1].sequence if records else after
         under_way = await self._rooms.proposals.list_all(room)
         return {
             "topic": room.topic,
             "messages": [_told(one) for one in records],
             "cursor": cursor,
-            "more": cursor < room.delivered,
+            "more": cursor < room.timeline.delivered,
             "proposals": [one for one in under_way if one["status"] in ("pending", "claimed")],
         }
 
@@ -236,7 +236,9 @@ class Participation:
         if refusal is not None:
             return refusal
         absent = [one for one in to if one not in room.seats]
-        return {"topic": topic, "id": stamp.id, "cursor": room.delivered} | ({"absent": absent} if absent else {})
+        return {"topic": topic, "id": stamp.id, "cursor": room.timeline.delivered} | (
+            {"absent": absent} if absent else {}
+        )
 
     # Proposals
 

@@ -152,7 +152,7 @@ class ProposalIndex:
     async def described(self, room: Room, approval: Approval) -> dict[str, Any]:
         """In the words of MCPx 10.2. Raises StoreError."""
         tracked = self._tracked.get(key_of(approval))
-        envelope = await room.maybe_envelope(approval.proposal_id or "")
+        envelope = await room.timeline.maybe_envelope(approval.proposal_id or "")
         proposed = None if envelope is None else rules.maybe_proposed(envelope.payload)
         expires_at = approval.expires_at
         told = {

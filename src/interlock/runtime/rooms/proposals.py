@@ -12,24 +12,21 @@ decision brought: one item, one action (X-10.2-3).
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from interlock.protocol.approvals.approval import Approval, Decision, Kind, Source, What
-from interlock.protocol.approvals.digests import proposal_digest
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, What
 from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.errors import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOPE_DENIED
-from interlock.protocol.jsonrpc.errors import BUDGET_EXCEEDED, UNAVAILABLE, Fault
+from interlock.protocol.jsonrpc.errors import BUDGET_EXCEEDED, Fault
 from interlock.protocol.rooms import proposals as rules
 from interlock.protocol.rooms.enforcement import MCP, PROPOSAL, REJECT, WITHDRAW
 from interlock.protocol.rooms.envelope import Envelope
 from interlock.protocol.rooms.errors import Refusal
-from interlock.protocol.rooms.participants import OWN, Participant, Privilege, participant_of
-from interlock.protocol.rooms.proposals import STATUS, Fulfilment, ProposalStatus, Proposed
+from interlock.protocol.rooms.participants import Participant, Privilege, participant_of
+from interlock.protocol.rooms.proposals import STATUS, Fulfilment, ProposalStatus
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
@@ -38,7 +35,16 @@ from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.replicas import LEASE_S, Replicas
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.fulfilments import Fulfilments
+from interlock.runtime.rooms.proposal_drafts import HeldTool, ProposalDrafts
 from interlock.runtime.rooms.proposal_index import Key, ProposalIndex, Tracked, decider, key_of
+from interlock.runtime.rooms.proposal_refusals import (
+    as_fault,
+    as_refusal,
+    refuse_over,
+    refuse_own,
+    restricted,
+    unknown,
+)
 from interlock.runtime.rooms.room import Room
 from interlock.store.ports import StoreError
 
@@ -49,22 +55,8 @@ TRACKED_PAUSE_S: Final = 0.01
 TRACKED_TRIES_MAX: Final = 500
 ADOPTED_S: Final = 5.0  # a proposal that its own replica did not put into the inbox until then is put there here
 CARRIED_OUT_MAX: Final = 10_000  # requests of other replicas whose answer is awaited; some are never answered
-NONCE_BYTES: Final = 24
 IN_THE_ROOM: Final = "carried out in the room"
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
-
-
-class HeldTool(Protocol):
-    """A tool of this node, as far as a proposal of a call needs it; `catalog.routes.Route`."""
-
-    @property
-    def qualified(self) -> str: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def is_held(self) -> bool: ...
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -89,7 +81,7 @@ class Proposals:
         self._inbox = inbox
         self._audit = RoomAudit(recorder, clock)
         self._clock = clock
-        self._tool = tool
+        self._drafts = ProposalDrafts(inbox, clock, tool)
         self._rooms: dict[str, Room] = {}
         self._fulfilments = Fulfilments(inbox)
         self._expected: set[str] = set()  # fulfilments that are yet to be looked at
@@ -232,7 +224,7 @@ class Proposals:
         elif not await self._is_first(room, envelope, principal, received_at):
             return
         else:
-            raised = await self._inbox.raise_(self._draft(room, envelope, proposed, principal, received_at))
+            raised = await self._inbox.raise_(self._drafts.make(room, envelope, proposed, principal, received_at))
             if isinstance(raised, Approval):
                 self.index.add((room.topic, envelope.id), Tracked(raised.id, proposer))
                 self.judged.publish((room.topic, proposer, raised.method or "", ProposalStatus.PENDING))
@@ -257,34 +249,6 @@ class Proposals:
             asyncio.get_running_loop().call_later(LEASE_S, self.recover, room, envelope, began, principal)
         return is_first
 
-    def _draft(
-        self, room: Room, envelope: Envelope, proposed: Proposed, principal: str, received_at: float | None
-    ) -> Approval:
-        to = envelope.to or ()
-        target = to[0] if len(to) == 1 else None
-        name, params = proposed.tool, proposed.params
-        own = self._tool(name) if target == OWN and name is not None else None
-        place = f"rooms.{room.topic}.{target or '*'}"
-        began = self._clock.wall() if received_at is None else received_at
-        shown = b"null" if params is None else bytes(params)
-        return self._inbox.draft(
-            Kind.PROPOSAL,
-            Source.ROOMS,
-            requested_by=principal,
-            tool=own.qualified if own is not None else f"{place}.{name}" if name is not None else place,
-            digest=proposal_digest(room.topic, envelope.id, envelope.sender, target, proposed.method, shown),
-            agent=envelope.sender,
-            room=room.topic,
-            proposal_id=envelope.id,
-            target=target,
-            method=proposed.method,
-            params=params,
-            tool_digest=own.digest if own is not None else None,
-            nonce=secrets.token_urlsafe(NONCE_BYTES),
-            reason=proposed.reason,
-            expires_at=began + room.settings.proposal_ttl_s,
-        )
-
     # Fulfilments that came through the room
 
     async def _take_fulfilment(self, room: Room, envelope: Envelope, principal: str) -> None:
@@ -296,7 +260,7 @@ class Proposals:
             approval, matched_by = self._maybe_like(room, envelope, sent), "content"
         if approval is None:
             return
-        refusal = _own_refusal(approval, sender, principal, envelope.id) or _over(approval, envelope.id)
+        refusal = refuse_own(approval, sender, principal, envelope.id) or refuse_over(approval, envelope.id)
         if refusal is None:
             refusal = await self._claim(approval, sender, principal, envelope.id)
         if refusal is not None:
@@ -329,7 +293,7 @@ class Proposals:
         """Of several exactly one succeeds."""
         decided = await self._decide(approval, What.APPROVED, by, principal, IN_THE_ROOM)
         used = decided if isinstance(decided, Fault) else await self._inbox.use(approval.id)
-        return _as_refusal(used, answers) if isinstance(used, Fault) else None
+        return as_refusal(used, answers) if isinstance(used, Fault) else None
 
     async def _take_answer(self, envelope: Envelope) -> None:
         answered = self._fulfilments.take_answer(envelope)
@@ -349,16 +313,16 @@ class Proposals:
     def maybe_unready(self, approval: Approval) -> Fault | None:
         """Why no one can have it carried out now."""
         refusal = self._unready(approval)
-        return None if refusal is None else _as_fault(refusal)
+        return None if refusal is None else as_fault(refusal)
 
     def maybe_barred(self, approval: Approval, decision: Decision) -> Fault | None:
         """Why this approver's word does not count."""
         room, principal = self._rooms.get(approval.room or ""), decider(decision)
         participant = participant_of(principal)
-        refusal = _own_refusal(approval, participant, principal, approval.proposal_id)
+        refusal = refuse_own(approval, participant, principal, approval.proposal_id)
         if refusal is None and room is not None and room.granted(participant) is Privilege.RESTRICTED:
-            refusal = _restricted(approval.proposal_id)
-        return None if refusal is None else _as_fault(refusal)
+            refusal = restricted(approval.proposal_id)
+        return None if refusal is None else as_fault(refusal)
 
     async def settle(self, approval: Approval) -> Approval | Fault:
         """What was approved is sent as the approver, who need not be connected (X-N-1)."""
@@ -367,7 +331,7 @@ class Proposals:
         principal = decider(approval.decision)
         who = Participant(id=participant_of(principal), privilege=Privilege.FULL)
         sent = await self._send(approval, who, principal)
-        return _as_fault(sent) if isinstance(sent, Refusal) else sent
+        return as_fault(sent) if isinstance(sent, Refusal) else sent
 
     # What participants decide
 
@@ -375,11 +339,11 @@ class Proposals:
         """A full participant has it carried out as itself."""
         approval = self.index.maybe(topic, proposal_id)
         if approval is None:
-            return _unknown(proposal_id)
+            return unknown(proposal_id)
         if who.privilege is not Privilege.FULL:
-            return _restricted(proposal_id)
-        refusal = _own_refusal(approval, who.id, principal, proposal_id) or _over(approval, proposal_id)
-        if refusal is None and self._is_held(approval):
+            return restricted(proposal_id)
+        refusal = refuse_own(approval, who.id, principal, proposal_id) or refuse_over(approval, proposal_id)
+        if refusal is None and self._drafts.is_held(approval):
             said = "a person has to approve it in the inbox, with a proof"
             refusal = Refusal("kind_not_allowed", said, id=proposal_id)
         refusal = refusal or self._unready(approval)
@@ -387,29 +351,29 @@ class Proposals:
             return refusal
         decided = await self._decide(approval, What.APPROVED, who.id, principal, IN_THE_ROOM)
         if isinstance(decided, Fault):
-            return _as_refusal(decided, proposal_id)
+            return as_refusal(decided, proposal_id)
         sent = await self._send(decided, who, principal)
-        return _as_refusal(sent, proposal_id) if isinstance(sent, Fault) else sent
+        return as_refusal(sent, proposal_id) if isinstance(sent, Fault) else sent
 
     async def reject(
         self, topic: str, proposal_id: str, who: Participant, principal: str, reason: str | None
     ) -> Approval | Refusal:
         approval = self.index.maybe(topic, proposal_id)
         if approval is None:
-            return _unknown(proposal_id)
+            return unknown(proposal_id)
         if who.privilege is not Privilege.FULL:
-            return _restricted(proposal_id)
+            return restricted(proposal_id)
         decided = await self._decide(approval, What.DENIED, who.id, principal, reason)
-        return _as_refusal(decided, proposal_id) if isinstance(decided, Fault) else decided
+        return as_refusal(decided, proposal_id) if isinstance(decided, Fault) else decided
 
     async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | Refusal:
         approval = self.index.maybe(topic, proposal_id)
         if approval is None:
-            return _unknown(proposal_id)
+            return unknown(proposal_id)
         if who.id != approval.agent:
             return Refusal("not_proposer", "only its proposer withdraws a proposal", id=proposal_id)
         withdrawn = await self._inbox.withdraw(approval.id)
-        return _as_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Fault) else withdrawn
+        return as_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Fault) else withdrawn
 
     async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> Refusal | None:
         """By an envelope of a kind that rejects or withdraws, which names the proposal it is about."""
@@ -431,7 +395,7 @@ class Proposals:
         topic, id = key_of(old)
         room, tracked = self._rooms.get(topic), self.index.maybe_tracked((topic, id))
         if room is None or tracked is None or tracked.approval_id != old.id or old.status is not Status.PENDING:
-            return _over(old, id) or Refusal("already_claimed", "it waits no more", id=id)
+            return refuse_over(old, id) or Refusal("already_claimed", "it waits no more", id=id)
         payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
         proposed = rules.maybe_proposed(payload)
         if proposed is None:
@@ -439,7 +403,7 @@ class Proposals:
         said = Envelope(
             id=id, kind=PROPOSAL, sender=old.agent, to=(old.target,) if old.target else None, payload=payload
         )
-        draft = self._draft(room, said, proposed, old.requested_by, None)
+        draft = self._drafts.make(room, said, proposed, old.requested_by, None)
         draft = msgspec.structs.replace(draft, reason=old.reason, expires_at=old.expires_at)
         tracked.approval_id = draft.id  # what becomes of the old one is no news of the proposal
         voided = await self._inbox.void(old.id, f"edited: {draft.id}")
@@ -448,7 +412,7 @@ class Proposals:
             tracked.approval_id = old.id
             if not isinstance(voided, Fault):
                 self._tell(voided)
-            return _as_refusal(raised, id)
+            return as_refusal(raised, id)
         tracked.sent_params = proposed.params
         self._audit.add("edit", topic, by, "ok", participant=old.agent, approval=raised.id, instead_of=old.id)
         return raised
@@ -490,18 +454,13 @@ class Proposals:
         said = f"{approval.target} is not in the room {room.topic}; approve it when it is back, or deny it"
         return Refusal("target_absent", said, id=id)
 
-    def _is_held(self, approval: Approval) -> bool:
-        """Whether what is proposed is a call of this node's that the gate holds."""
-        tool = self._tool(approval.tool) if approval.target == OWN else None
-        return tool is not None and tool.is_held
-
     async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Fault | Refusal:
         refusal, room = self._unready(approval), self._rooms.get(approval.room or "")
         if refusal is not None or room is None:  # since it was decided
             refusal = refusal or Refusal("unavailable", "its room is no more", id=approval.proposal_id)
             await self._inbox.void(approval.id, refusal.code)
             return refusal
-        sent = await self._fulfilments.send(room, approval, who, principal, is_gates=self._is_held(approval))
+        sent = await self._fulfilments.send(room, approval, who, principal, is_gates=self._drafts.is_held(approval))
         if not isinstance(sent, Envelope):
             return sent
         tracked = self.index.maybe_tracked(key_of(approval))
@@ -576,39 +535,3 @@ class Proposals:
     async def list_all(self, room: Room, limit: int = LISTED_MAX) -> list[dict[str, Any]]:
         """The newest first, in the words of MCPx 10.2. Raises StoreError."""
         return [await self.index.described(room, one) for one in self.index.all_of(room.topic)[:limit]]
-
-
-def _own_refusal(approval: Approval, who: str, principal: str, id: str | None) -> Refusal | None:
-    if who != approval.agent and principal != approval.requested_by:
-        return None
-    return Refusal("self_approval", "a proposal is not carried out by its own proposer", id=id)
-
-
-def _over(approval: Approval, id: str) -> Refusal | None:
-    if approval.status is Status.PENDING:
-        return None
-    status = STATUS[approval.status].value
-    if approval.status is Status.EXPIRED:
-        return Refusal("proposal_expired", "the time of the proposal is over", {"status": status}, id)
-    return Refusal("already_claimed", f"the proposal is {status} already", {"status": status}, id)
-
-
-def _as_fault(refusal: Refusal) -> Fault:
-    is_barred = refusal.code in ("self_approval", "privilege_violation")
-    data = {"reason": refusal.code, "detail": refusal.message}
-    return Fault(SCOPE_DENIED if is_barred else CONFIRMATION_VOID, refusal.code, data)
-
-
-def _as_refusal(fault: Fault, id: str) -> Refusal:
-    if fault.code == UNAVAILABLE:
-        return Refusal("unavailable", "the inbox cannot be written; nothing was done", id=id)
-    detail = str((fault.data or {}).get("detail", fault.message))
-    return Refusal("proposal_expired" if fault.code == CONFIRMATION_EXPIRED else "already_claimed", detail, id=id)
-
-
-def _unknown(proposal_id: str) -> Refusal:
-    return Refusal("unknown_proposal", "no proposal of that id is tracked in this room", id=proposal_id)
-
-
-def _restricted(proposal_id: str | None) -> Refusal:
-    return Refusal("privilege_violation", "only full participants decide on proposals", id=proposal_id)

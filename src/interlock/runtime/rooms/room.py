@@ -1,9 +1,8 @@
-"""One room: who is in it, and the one way by which an envelope reaches them all.
+"""One room: who is in it, and what of that which they send is published.
 
-Theory of operation. An envelope is judged when it comes. What passes is queued, and one writer stores the queue as a
-batch and then delivers it: a sequence number is given by the store, and all connections hear the envelopes in that
-order. Presence and other events of the gateway pass through the same queue without being stored. A connection that
-asks for history is told it up to what has been delivered, and hears what is delivered from that turn of the loop on.
+An envelope is judged when it comes; what passes goes into the room's timeline, and so do presence and the other events
+of the gateway. A connection that asks for history is told it up to what has been delivered, and hears what is delivered
+from that turn of the loop on.
 """
 
 import asyncio
@@ -18,21 +17,20 @@ import msgspec
 
 from interlock.protocol.rooms import enforcement, gateway_messages
 from interlock.protocol.rooms.enforcement import Asked
-from interlock.protocol.rooms.envelope import V0, Envelope, decode_untrusted, encode
+from interlock.protocol.rooms.envelope import V0, Envelope
 from interlock.protocol.rooms.errors import Refusal
 from interlock.protocol.rooms.gateway_messages import Stamp
 from interlock.protocol.rooms.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.protocol.rooms.rates import RateWindow, What
 from interlock.protocol.rooms.settings import RoomSettings
-from interlock.protocol.rooms.v0 import as_said, encode_v0
+from interlock.protocol.rooms.v0 import as_said
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock, rfc3339_ms
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.rooms.audit import RoomAudit
-from interlock.runtime.rooms.history import History, Stored, stored
-from interlock.runtime.rooms.known_envelopes import KNOWN_MIN, KnownEnvelopes
 from interlock.runtime.rooms.participant_records import ParticipantRecords
-from interlock.store.ports import Following, Record, StoreError, Unavailable
+from interlock.runtime.rooms.timeline.history import History
+from interlock.runtime.rooms.timeline.timeline import Delivery, Timeline
 
 log = logging.getLogger("interlock.rooms")
 
@@ -45,39 +43,6 @@ NOTICE_EVERY_S: Final = 10.0  # X-5.3-2
 RECORDED_MAX: Final = 60  # refusals of one participant in a minute that go on record
 MINUTE_S: Final = 60.0
 RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle ones included
-DELIVERIES_PER_TURN: Final = 256  # then others have their turn; what one connection hears in a turn is one write
-ALONE_PER_TURN: Final = 4  # of one envelope, with which no other is written: calls of others wait for these only
-DAY_S: Final = 86_400
-_NOT_STORED: Final = Refusal("unavailable", "the room cannot store envelopes at the moment; send it again")
-
-
-class Delivery(msgspec.Struct):
-    """One envelope on its way to everyone, written once for each version that is spoken."""
-
-    envelope: Envelope
-    data: bytes
-    number: int  # in the order of acceptance, stored or not
-    sequence: int = 0  # 0: not kept in history
-    received_at: float = 0.0
-    is_stored: bool = False
-    settle: Callable[[Refusal | None], None] | None = None
-    principal: str = ""  # whose credential sent it; of the gateway's own: empty
-    only: str | None = None  # the one participant that is told
-    _v0: bytes = b""
-    _numbered: Envelope | None = None
-
-    def text(self, protocol: str) -> bytes:
-        if protocol != V0:
-            return self.data
-        if not self._v0:
-            self._v0 = encode_v0(self.envelope)
-        return self._v0
-
-    def sequence_event(self, stamp: Callable[[], Stamp]) -> Envelope:
-        """The same for everyone who asks for it."""
-        if self._numbered is None:
-            self._numbered = gateway_messages.sequence(stamp(), self.sequence, self.envelope.id)
-        return self._numbered
 
 
 class Connected(Protocol):
@@ -160,28 +125,19 @@ class Room:
         self.granted = granted
         self._tracker = tracker
         self.settings = settings
-        self.history = history
         self.seats: dict[str, Seat] = {}
         self.accepted: Counter[str] = Counter()  # since the start, by kind
         self.refused: Counter[str] = Counter()  # by code
         self._records = records
         self._coming: dict[str, int] = {}  # connections that are being accepted, by participant
-        self.delivered = 0  # the sequence up to which everyone has heard
-        self._oldest = 0
         self._audit = audit
         self._clock = clock
         self._feeds = feeds or RoomFeeds()
-        self._known = KnownEnvelopes(settings.history_max)
+        self.timeline = Timeline(self, history, clock)
+        self._known = self.timeline.known
         self._rates: dict[str, RateWindow] = {}
         self._refused: dict[str, deque[float]] = {}  # when, by participant
-        self._queue: list[Delivery] = []
-        self._awaited: dict[str, Delivery] = {}  # by id: stored, or about to be, and not heard yet
-        self._following: Following[Record] | None = None
-        self._is_deaf = False  # what replicas publish is heard no more
-        self._numbered = 0
-        self._writer: asyncio.Task[None] | None = None
         self._background = BackgroundTasks()
-        self._news = asyncio.Event()
         self._heartbeat: asyncio.TimerHandle | None = None
 
     def replan(self, settings: RoomSettings) -> None:
@@ -190,39 +146,19 @@ class Room:
         self._set_heartbeat()
 
     async def open(self) -> None:
-        """Reads back which ids are taken. Raises StoreError."""
-        self.delivered = last = await self.history.last()
-        first = await self.history.read(0, last, 1)
-        self._oldest = first[0].sequence - 1 if first else last
-        after = max(self._oldest, last - max(self.settings.history_max, KNOWN_MIN))
+        """Raises StoreError."""
         self._tracker.begin(self)
         self._set_heartbeat()
-        while after < last:
-            records = await self.history.read(after, last)
-            if not records:
-                break
-            for record in records:
-                envelope = decode_untrusted(record.data, len(record.data))
-                if isinstance(envelope, Envelope):
-                    self._known.add(envelope, envelope.sender or "", record.sequence)
-                    if envelope.kind == enforcement.PROPOSAL:
-                        self._tracker.recover(self, envelope, record.received_at)
-            after = records[-1].sequence
-        self._following = self.history.follow(last)
-        if self._following is not None:
-            self._background.begin(self._follow(self._following), f"room {self.topic}: what replicas publish")
+        await self.timeline.open()
 
     async def close(self) -> None:
         self._tracker.end(self)
-        if self._following is not None:
-            self._following.close()
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         for seat in self.seats.values():
             if seat.leaves is not None:
                 seat.leaves.cancel()
-        if self._writer is not None:
-            await asyncio.gather(self._writer, return_exceptions=True)
+        await self.timeline.close()
         await self._background.close()
 
     # Who is here
@@ -261,7 +197,7 @@ class Room:
     ) -> Envelope:
         """Takes in a connection; returns the welcome, which must be the first that it hears."""
         seat = self.seats.get(who.id)
-        connection.since = self._numbered + 1
+        connection.since = self.timeline.numbered + 1
         if seat is None:
             seat = self.seats[who.id] = Seat(who, principal, [connection])
             self._announce(gateway_messages.presence(self.stamp(), "join", who), but=connection)
@@ -279,7 +215,9 @@ class Room:
         self._feeds.seated.publish((self, who.id))
         keeps = self.settings.history_visibility != "none"
         others = self.present(who.id)
-        return gateway_messages.welcome(self.stamp(), self.topic, who, others, keeps_history=keeps, last=self.delivered)
+        return gateway_messages.welcome(
+            self.stamp(), self.topic, who, others, keeps_history=keeps, last=self.timeline.delivered
+        )
 
     def join_elsewhere(self, connection: Connected, who: Participant, principal: str, *, is_newer: bool) -> bool:
         """Takes in one that another replica welcomed; False where one of another principal is here under that id.
@@ -413,7 +351,7 @@ class Room:
         self._observe(envelope, who, principal)
         if envelope.kind != enforcement.CHAT:
             self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)  # X-7.1-2
-        self._enqueue(envelope, settle=settle, is_stored=True, received_at=now, principal=principal)
+        self.timeline.add(envelope, settle=settle, is_stored=True, received_at=now, principal=principal)
         return None
 
     async def _decide(
@@ -502,7 +440,7 @@ class Room:
     def _may_answer(self, participant: str) -> bool:
         return self.seats[participant].participant.privilege is Privilege.FULL
 
-    # The one way out
+    # What the gateway says
 
     def stamp(self) -> Stamp:
         return Stamp(str(uuid.uuid4()), rfc3339_ms(self._clock.wall()))
@@ -511,200 +449,47 @@ class Room:
         """An event of the gateway, to everyone, and kept: who reads later learns of it too."""
         envelope = gateway_messages.system_event(self.stamp(), payload, answers=answers)
         self._known.add(envelope, GATEWAY)
-        self._enqueue(envelope, is_stored=True, received_at=self._clock.wall())
+        self.timeline.add(envelope, is_stored=True, received_at=self._clock.wall())
 
     def tell(self, participant: str, refusal: Refusal) -> None:
         """What became of something that it sent, to it alone."""
-        self._enqueue(gateway_messages.refusal(self.stamp(), participant, refusal), only=participant)
+        self.timeline.add(gateway_messages.refusal(self.stamp(), participant, refusal), only=participant)
 
     def _announce(self, envelope: Envelope, but: Connected | None = None) -> None:
         if but is not None:
-            but.since = self._numbered + 2  # the newcomer is not told of itself
-        self._enqueue(envelope)
+            but.since = self.timeline.numbered + 2  # the newcomer is not told of itself
+        self.timeline.add(envelope)
 
-    def _enqueue(self, envelope: Envelope, **more: Any) -> None:
-        self._numbered += 1
-        self._queue.append(Delivery(envelope, encode(envelope), self._numbered, **more))
-        if self._writer is None or self._writer.done():
-            self._writer = self._background.begin(self._write(), f"room {self.topic}")
+    # What the timeline tells
 
-    async def _write(self) -> None:
-        while self._queue:
-            batch, self._queue = self._queue, []
-            kept = [one for one in batch if one.is_stored]
-            if self.history.is_shared:
-                self._awaited |= {one.envelope.id: one for one in kept}
-            if (kept and not await self._store(kept)) or self.history.is_shared:
-                batch = [one for one in batch if not one.is_stored]
-            await self._deliver_all(batch)
-
-    async def _store(self, kept: list[Delivery]) -> bool:
-        try:
-            if self._is_deaf:
-                raise Unavailable("what is published can no longer be followed; restart this node")
-            sequences = await self.history.append([(one.envelope.id, one.received_at, one.data) for one in kept])
-        except StoreError as away:
-            log.error("room %s: envelopes cannot be stored: %s", self.topic, away)
-            self._give_up(kept)
-            return False
-        for one, sequence in zip(kept, sequences, strict=True):
-            if not self.history.is_shared:
-                one.sequence = sequence
-            elif not sequence and self._known.maybe_sequence(one.envelope.id) is not None:
-                self._refuse_taken(one)  # otherwise the one that took the id is yet to be heard
-        return True
-
-    async def _deliver_all(self, batch: list[Delivery]) -> None:
-        told, most = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
-        for one in batch:
-            if one.sequence:
-                self.delivered = one.sequence
-                self._known.place(one.envelope.id, one.sequence)
-            for connection in self._hearers(one):
-                connection.deliver(one)
-                told += 1
-                if told == most:
-                    told = 0
-                    await asyncio.sleep(0)
-            self._after_delivery(one)
-        self._news.set()
-        self._news = asyncio.Event()
-        await self._trim()
-
-    async def _follow(self, published: Following[Record]) -> None:
-        """The one order, as every replica hears it (X-10.1-2)."""
-        try:
-            async for record in published:
-                try:
-                    await self._take(stored(record))
-                except Exception:  # one that cannot be taken must not keep back those that follow
-                    log.exception("room %s: the record %d cannot be taken", self.topic, record.sequence)
-                    self.delivered = record.sequence
-        except StoreError as lost:
-            log.error("room %s is no longer served by this replica: %s", self.topic, lost)
-        self._is_deaf = True
-        self._give_up(list(self._awaited.values()))
-
-    async def _take(self, heard: Stored) -> None:
-        envelope = decode_untrusted(heard.data, len(heard.data))
-        if not isinstance(envelope, Envelope):
-            log.error("room %s: the record %d is no envelope", self.topic, heard.sequence)
-            self.delivered = heard.sequence
-            return
-        one = awaited = self._awaited.get(envelope.id)
-        if one is not None and heard.by == self.history.own and one.data == heard.data:
-            del self._awaited[envelope.id]
-        else:
-            one = self._hear(envelope, heard)
-            if awaited is not None:  # another replica was first with an id that was sent here
-                self._refuse_taken(awaited)
-        one.sequence = heard.sequence
-        await self._deliver_all([one])
-
-    def _hear(self, envelope: Envelope, heard: Stored) -> Delivery:
-        """One that was published elsewhere, or of which it was not known here that it was stored."""
-        sender = envelope.sender or ""
-        asked = self._known.maybe_asked(envelope.correlation_id, sender)
-        self._known.add(envelope, sender, heard.sequence)
-        if sender != GATEWAY:
-            if sender != OWN and (envelope.kind != enforcement.MCP or asked is None or not asked.awaits(sender)):
-                self._window(sender).count(_counted(envelope), self._clock.now())  # X-7.3-3
-            self._tracker.on_heard(self, envelope, heard.received_at)
-        self._numbered += 1
-        return Delivery(envelope, heard.data, self._numbered, received_at=heard.received_at, is_stored=True)
-
-    def _refuse_taken(self, one: Delivery) -> None:
-        """The room knows another envelope by its id."""
-        refusal = self._known.duplicate(one.envelope, one.envelope.sender or "")
-        self._give_up([one], refusal or _NOT_STORED)
-
-    def _give_up(self, kept: list[Delivery], why: Refusal = _NOT_STORED) -> None:
-        """Nothing that is not on disk is delivered."""
-        for one in kept:
-            if self.history.is_shared and self._awaited.pop(one.envelope.id, None) is not one:
-                continue  # it was heard, or given up before
-            if self._known.maybe_sequence(one.envelope.id) is None:
-                self._known.forget(one.envelope.id)
-            if one.envelope.kind == enforcement.PROPOSAL:
-                self._tracker.on_lost(self, one.envelope)
-            if one.settle is not None:
-                one.settle(msgspec.structs.replace(why, id=one.envelope.id))
-
-    def _hearers(self, one: Delivery) -> list[Connected]:
-        """Of this moment: who comes later is told what was delivered by then, and hears it from history."""
+    def hearers(self, one: Delivery) -> list[Connected]:
         seats = self.seats
         if one.only is not None:
             return list(seats[one.only].connections) if one.only in seats else []
         return [connection for seat in seats.values() for connection in seat.connections]
 
-    def _after_delivery(self, one: Delivery) -> None:
-        if one.settle is not None:
-            one.settle(None)
+    def on_delivered(self, one: Delivery) -> None:
         if one.sequence and one.principal and one.envelope.kind != enforcement.CHAT:
             self._tracker.on_published(self, one.envelope, one.principal)
         if one.sequence:
             self._feeds.published.publish((self, one))
 
-    async def _trim(self) -> None:
-        """Forgets what is beyond the number that is kept, a tenth of it at a time."""
-        excess = self.delivered - self._oldest - self.settings.history_max
-        if excess > max(self.settings.history_max // 10, 1):
-            self._oldest = self.delivered - self.settings.history_max
-            try:
-                await self.history.trim(self._oldest)
-            except StoreError as away:
-                log.warning("room %s: old envelopes could not be removed: %s", self.topic, away)
+    def on_kept(self, envelope: Envelope, received_at: float) -> None:
+        if envelope.kind == enforcement.PROPOSAL:
+            self._tracker.recover(self, envelope, received_at)
 
-    async def forget_old(self) -> None:
-        """Envelopes older than `history_days`. Raises StoreError."""
-        before = self._clock.wall() - self.settings.history_days * DAY_S
-        while True:
-            records = await self.history.read(self._oldest, self.delivered)
-            old = [record.sequence for record in records if record.received_at < before]
-            if not old:
-                return
-            await self.history.trim(old[-1])
-            self._oldest = old[-1]
+    def on_heard(self, envelope: Envelope, received_at: float) -> None:
+        sender = envelope.sender or ""
+        if sender == GATEWAY:
+            return
+        asked = self._known.maybe_asked(envelope.correlation_id, sender)
+        if sender != OWN and (envelope.kind != enforcement.MCP or asked is None or not asked.awaits(sender)):
+            self._window(sender).count(_counted(envelope), self._clock.now())  # X-7.3-3
+        self._tracker.on_heard(self, envelope, received_at)
 
-    # History
-
-    async def wait_beyond(self, sequence: int, wait_s: float) -> None:
-        """Until an envelope after that one was delivered, or the time is over."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while self.delivered <= sequence:
-                    await self._news.wait()
-
-    async def maybe_envelope(self, id: str) -> Envelope | None:
-        """One that is kept. Raises StoreError."""
-        sequence = self._known.maybe_sequence(id)
-        records = [] if sequence is None else await self.history.read(sequence - 1, sequence, 1)
-        envelope = decode_untrusted(records[0].data, len(records[0].data)) if records else None
-        return envelope if isinstance(envelope, Envelope) and envelope.id == id else None
-
-    async def count_before(self, moment: float) -> int:
-        """The sequence of the last envelope that came before that moment. Raises StoreError."""
-        low, high = self._oldest, self.delivered
-        while low < high:
-            middle = (low + high + 1) // 2
-            records = await self.history.read(middle - 1, middle, 1)
-            if records and records[0].received_at >= moment:
-                high = middle - 1
-            else:
-                low = middle
-        return low
-
-    def place_after_gap(self, reference: str) -> int:
-        """Where one goes on that names what is not kept: with the oldest that is, if that is later for sure."""
-        is_earlier = reference.isascii() and reference.isdigit() and int(reference[:16]) < self._oldest
-        return self._oldest if is_earlier else self.delivered
-
-    def maybe_place(self, reference: str) -> int | None:
-        """The sequence that a client names: by number, or by an envelope's id."""
-        if reference.isascii() and reference.isdigit() and len(reference) <= 15:
-            number = int(reference)
-            return number if self._oldest <= number <= self.delivered else None
-        return self._known.maybe_sequence(reference)
+    def on_lost(self, envelope: Envelope) -> None:
+        if envelope.kind == enforcement.PROPOSAL:
+            self._tracker.on_lost(self, envelope)
 
 
 _COUNTED: Final[dict[str, tuple[What, ...]]] = {

@@ -24,8 +24,9 @@ from interlock.runtime.rooms.membership import RoomMembers
 from interlock.runtime.rooms.participant_keeper import LEFT, ParticipantKeeper
 from interlock.runtime.rooms.participant_link import ParticipantLink
 from interlock.runtime.rooms.proposed_calls import ProposedCalls
-from interlock.runtime.rooms.room import Delivery, Room, Seat
+from interlock.runtime.rooms.room import Room, Seat
 from interlock.runtime.rooms.rooms import Rooms
+from interlock.runtime.rooms.timeline.timeline import Delivery
 
 ROOMS: Final = "rooms"  # the segment above all of them
 

@@ -29,9 +29,10 @@ from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.rooms.membership import RoomMembers
 from interlock.runtime.rooms.participation import InRoom, Participation, Reading
-from interlock.runtime.rooms.room import Delivery, Room
+from interlock.runtime.rooms.room import Room
 from interlock.runtime.rooms.room_links import ROOMS
 from interlock.runtime.rooms.rooms import Rooms
+from interlock.runtime.rooms.timeline.timeline import Delivery
 from interlock.store.ports import StoreError
 
 SCHEME: Final = "room://"

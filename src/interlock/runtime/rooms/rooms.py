@@ -34,10 +34,10 @@ from interlock.runtime.base.replicas import Replicas
 from interlock.runtime.rooms import participant_records
 from interlock.runtime.rooms.audit import RoomAudit
 from interlock.runtime.rooms.elsewhere import SeatsElsewhere
-from interlock.runtime.rooms.history import History
 from interlock.runtime.rooms.participant_records import ParticipantRecords
 from interlock.runtime.rooms.proposals import Proposals
 from interlock.runtime.rooms.room import REMOVED, Room, RoomFeeds
+from interlock.runtime.rooms.timeline.history import History
 from interlock.store.ports import Change as StoreChange
 from interlock.store.ports import Store, StoreError
 
@@ -156,7 +156,7 @@ class Rooms:
         while True:
             for room in list(self.by_topic.values()):
                 try:
-                    await room.forget_old()
+                    await room.timeline.forget_old()
                 except StoreError as away:
                     log.warning("room %s: old envelopes could not be removed: %s", room.topic, away)
             await asyncio.sleep(FORGET_EVERY_S)
@@ -286,11 +286,11 @@ class Rooms:
     async def first_joined(self, room: Room, participant: str) -> int:
         """The sequence after which a participant may read. Raises StoreError."""
         if room.settings.history_visibility != "since_join":
-            return 0 if room.settings.history_visibility == "all" else room.delivered
+            return 0 if room.settings.history_visibility == "all" else room.timeline.delivered
         key = f"{room.topic}\n{participant}"
         if key not in self._joins:
-            self._joins[key] = room.delivered
-            await self._store.kv.put(JOINS, key, b"%d" % room.delivered, self._clock.wall())
+            self._joins[key] = room.timeline.delivered
+            await self._store.kv.put(JOINS, key, b"%d" % room.timeline.delivered, self._clock.wall())
         return self._joins[key]
 
     def _maybe_grant(self, topic: str, participant: str) -> Privilege | None:

@@ -40,9 +40,9 @@ from interlock.runtime.fronts.public import PROXY_HEADERS, Bearers
 from interlock.runtime.fronts.request_head import HeadInspector
 from interlock.runtime.fronts.trusted_proxies import address_of, source_of
 from interlock.runtime.rooms.connection import RoomConnection, Wishes
-from interlock.runtime.rooms.history import within_bytes
 from interlock.runtime.rooms.room import REMOVED, Room
 from interlock.runtime.rooms.rooms import REMOVED_HINT, REMOVED_WHY, SHUTDOWN, Rooms
+from interlock.runtime.rooms.timeline.history import within_bytes
 from interlock.store.ports import StoreError
 
 PREFIX: Final = "/v0/"
@@ -378,29 +378,29 @@ class RoomsEndpoint:
         try:
             if after is None:
                 return await self._newest(room, readable_after, query.get("before"), limit)
-            place = room.maybe_place(after)
+            place = room.timeline.maybe_place(after)
             if place is None:
                 return Refusal(404, "history_gap", "no envelope of that id or number is kept here")
-            await room.wait_beyond(place, wait_s)
-            records = await room.history.read(max(readable_after, place), room.delivered, limit)
+            await room.timeline.wait_beyond(place, wait_s)
+            records = await room.timeline.history.read(max(readable_after, place), room.timeline.delivered, limit)
         except StoreError:
             return Refusal(503, "unavailable", "history cannot be read at the moment")
         records = within_bytes(records, HISTORY_ANSWER_BYTES)
         return {
             "history": [_told(one) for one in records],
-            "more": bool(records) and records[-1].sequence < room.delivered,
+            "more": bool(records) and records[-1].sequence < room.timeline.delivered,
         }
 
     async def _newest(self, room: Room, readable_after: int, before: str | None, limit: int) -> Json | Refusal:
         """Newest first, as v0 has it."""
-        upto = room.delivered
+        upto = room.timeline.delivered
         if before is not None:
             at = maybe_moment(before)
-            place = room.maybe_place(before) if at is None else 1 + await room.count_before(at)
+            place = room.timeline.maybe_place(before) if at is None else 1 + await room.timeline.count_before(at)
             if place is None:
                 return Refusal(404, "history_gap", "no envelope of that id or number is kept here")
             upto = place - 1
-        records = await room.history.read(max(readable_after, upto - limit), upto, limit)
+        records = await room.timeline.history.read(max(readable_after, upto - limit), upto, limit)
         return {"history": [_told(one) for one in reversed(records)]}
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
