@@ -13,6 +13,7 @@ from interlock.net.devices.connections import Connections
 from interlock.net.devices.uart import UartTransport
 
 
+@pytest.mark.req("AX-B.3-1")
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_messages_pass_in_both_directions(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
     run(_exchange())
@@ -32,6 +33,7 @@ async def _exchange() -> None:
         link = description(transport="uart_cbor", port=f"socket://127.0.0.1:{port}")
         transport = UartTransport("valve", link, owner, Connections())
         await transport.open()
+        assert await transport.is_signalled() is False  # a socket has no such line
         transport.send(b"\xa1\x01\x02")
         assert await owner.next_message() == b"\xa1\x01\x02"
         await transport.close()

@@ -61,6 +61,11 @@ def test_a_path_leads_where_it_says(text: str, found: Any) -> None:
     assert find(text) == found
 
 
+@pytest.mark.req("AIP-extract-1")
+def test_a_filter_passes_over_what_has_no_members() -> None:
+    assert find("$[?(@.kind=='X')]", ["X", None, 7, ["kind"], {"kind": "X"}]) == [{"kind": "X"}]
+
+
 @pytest.mark.req("AIP-extract-2", "AIP-extract-6")
 @pytest.mark.parametrize(
     ("text", "found"),

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import tomllib
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -325,6 +326,22 @@ async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(2.0):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+@pytest.mark.req("AX-B.3-1")
+async def test_a_device_is_asked_for_a_sign_of_life_every_half_interval(memory: Memory) -> None:
+    times: list[float] = []
+
+    def answer(message: bytes) -> list[bytes]:
+        times.append(asyncio.get_running_loop().time())
+        return memory.device.answer(message)
+
+    memory.reply = answer
+    session = await opened(Owner(), TEXT.replace("heartbeat_ms = 50", "heartbeat_ms = 200"))
+    await until(lambda: len(times) == 8)
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert 0.09 < min(pauses) < 0.15  # a busy machine may be late, and is never early
+    await session.close()
 
 
 async def test_after_a_call_without_an_answer_only_a_heartbeat_goes_out(memory: Memory) -> None:
