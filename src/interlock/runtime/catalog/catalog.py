@@ -41,6 +41,7 @@ from interlock.runtime.catalog.incremental import (
     difference,
     route_difference,
 )
+from interlock.runtime.catalog.link_items import make_link_items
 from interlock.runtime.catalog.near_names import near_names
 from interlock.runtime.catalog.paced_changes import PacedChanges
 from interlock.runtime.catalog.routes import (
@@ -54,7 +55,6 @@ from interlock.runtime.catalog.routes import (
     Rulings,
     changes,
     era_of,
-    make_link_items,
 )
 from interlock.runtime.catalog.surface import NO_SURFACES, Surfaces, is_provided
 from interlock.runtime.links.link import Link
