@@ -44,11 +44,12 @@ class DefinitionSnapshot:
         said: Raw | None,
         declared: dict[str, object],
         *,
+        is_open: bool = False,
         is_flagged: bool = False,
     ) -> None:
         self.tool = tool
         self.original = original
-        self.is_open = False  # neither server nor operator says whether it changes anything
+        self.is_open = is_open  # neither server nor operator says whether it changes anything
         self.is_flagged = is_flagged  # by x-mcpax-safety, now or, of the same definition, before
         self._item = item
         self._said = said

@@ -281,10 +281,10 @@ class _LinkItemsBuilder:
         if told.hops > self._plan.ax.max_hops:
             return unlisted_tools.too_many_hops(original, told.hops, self._plan.ax.max_hops)
         annotations = maybe_value(item, "annotations")
+        is_open = self._is_open(original, told, annotations, rule)
         snapshot = DefinitionSnapshot(
-            qualified, original, item, told.capability, told.declared, is_flagged=told.flagged
+            qualified, original, item, told.capability, told.declared, is_open=is_open, is_flagged=told.flagged
         )
-        is_open = snapshot.is_open = self._is_open(original, told, annotations, rule)
         look = self._look(snapshot)
         if (unwanted := _maybe_unwanted(look, original, rule)) is not None:
             return unwanted
