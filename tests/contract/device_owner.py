@@ -12,6 +12,7 @@ class Owner:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.lost: list[str] = []
+        self.rest_s = 0.0  # of the last loss
         self.traffic: list[tuple[bool, bytes]] = []
         self._changed = asyncio.Event()
 
@@ -19,8 +20,9 @@ class Owner:
         self.messages.append(message)
         self._changed.set()
 
-    def on_transport_lost(self, reason: str) -> None:
+    def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
         self.lost.append(reason)
+        self.rest_s = rest_s
         self._changed.set()
 
     def on_traffic(self, sent: bool, data: bytes) -> None:

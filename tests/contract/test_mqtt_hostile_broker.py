@@ -1,4 +1,4 @@
-"""A broker that lies, over a real socket: is what it can make the node keep bounded, and the reason named?"""
+"""A broker that lies, over a real socket: is what it can make the node keep and do bounded, and the reason named?"""
 
 import asyncio
 import contextlib
@@ -10,23 +10,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from tests.contract.device_owner import Owner, description
 
-from interlock.net.devices import mqtt
+from interlock.net.devices import mqtt, mqtt_client
 from interlock.net.devices.connections import Connections
-from interlock.net.devices.mqtt import PACKET_BYTES_MAX, MqttTransport
+from interlock.net.devices.mqtt import MqttTransport
+from interlock.net.devices.mqtt_client import PACKET_BYTES_MAX
 from interlock.net.devices.transport import TransportFailed
 
-CONNACK, PUBLISH, SUBACK, UNSUBACK, PINGRESP = 0x20, 0x30, 0x90, 0xB0, 0xD0
+CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK = 0x20, 0x30, 0x40, 0x90, 0xB0
 ACCEPTED = bytes((CONNACK, 3, 0, 0, 0))
 LARGEST = b"\xff\xff\xff\x7f"  # a remaining length of 268,435,455
 POURED_MAX = 32 * 1024 * 1024
-TOPIC = b"mcpax/pump/up"
+TOPIC, FOREIGN = b"mcpax/pump/up", b"mcpax/nobody/up"
 MEMORY_MAX = 4 * 1024 * 1024  # of all that is allocated meanwhile; the broker's own part of it is a few blocks
 
 Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def publish(qos: int, number: int, payload: bytes) -> bytes:
-    body = struct.pack(">H", len(TOPIC)) + TOPIC + (struct.pack(">H", number) if qos else b"") + b"\0" + payload
+def publish(qos: int, number: int, payload: bytes, topic: bytes = TOPIC) -> bytes:
+    body = struct.pack(">H", len(topic)) + topic + (struct.pack(">H", number) if qos else b"") + b"\0" + payload
     length, left = b"", len(body)
     while True:
         left, low = left >> 7, left & 0x7F
@@ -60,6 +61,7 @@ class Broker:
     def __init__(self, port: int) -> None:
         self.port = port
         self.poured = 0
+        self.has_poured = asyncio.Event()
         self.ended = asyncio.Event()  # the client has closed its end
 
 
@@ -71,18 +73,22 @@ async def broker(begin: Behaviour, block: bytes | Callable[[int], bytes]) -> Asy
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             await begin(reader, writer)
             number = 0
-            while made.poured < POURED_MAX:
+            while block and made.poured < POURED_MAX:
                 number += 1
                 data = block(number) if callable(block) else block
                 writer.write(data)
                 await writer.drain()
                 made.poured += len(data)
+                made.has_poured.set()
                 await asyncio.sleep(0)
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
         made.ended.set()
-        writer.close()
 
     listening = socket.create_server(("127.0.0.1", 0))
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # what is not read is soon not taken
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        listening.setsockopt(socket.SOL_SOCKET, option, 4096)  # what is not read is soon not taken
     async with await asyncio.start_server(serve, sock=listening) as server:
         made = Broker(server.sockets[0].getsockname()[1])
         yield made
@@ -109,7 +115,7 @@ async def reads_no_more(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     [
         (announces_all, b"x" * 65536, "announced a packet of 268435455 bytes"),
         (accept, lambda number: publish(2, number, b"x" * 60000), "released none of 16 messages with QoS 2"),
-        (reads_no_more, b"".join(publish(1, 1, b"") for _ in range(2000)), "left 1024 packets unread"),
+        (reads_no_more, b"".join(publish(1, 1, b"", FOREIGN) for _ in range(2000)), "left 1024 packets unread"),
     ],
     ids=["a packet of 256 MB", "QoS 2 without end", "nothing is read"],
 )
@@ -162,3 +168,84 @@ async def test_a_broker_that_is_lost_while_a_device_joins_is_not_taken_for_an_op
         pump = transport(hostile.port, Owner())
         with pytest.raises(TransportFailed, match="announced a packet"):
             await pump.open()
+
+
+async def acknowledge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes = b"") -> None:
+    """All that the client says to its device, also while the broker pours, and its leave."""
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        while True:
+            kind, body = await packet(reader)
+            if kind & 0xF0 == PUBLISH:
+                at = 2 + int.from_bytes(body[:2], "big")
+                writer.write(bytes((PUBACK, 2)) + body[at : at + 2] + answer)
+            else:
+                writer.write(bytes((UNSUBACK, 5)) + body[:2] + b"\0\0\0")
+
+
+@contextlib.asynccontextmanager
+async def flooded(block: bytes, owner: Owner) -> AsyncIterator[tuple[Broker, MqttTransport]]:
+    tasks = []
+
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await subscribe(reader, writer)
+        tasks.append(asyncio.create_task(acknowledge(reader, writer)))
+
+    async with broker(begin, block) as hostile:
+        pump = transport(hostile.port, owner)
+        await pump.open()
+        yield hostile, pump
+        await pump.close()
+        async with asyncio.timeout(5):
+            await hostile.ended.wait()
+    await asyncio.wait(tasks)
+
+
+async def test_a_device_that_publishes_without_end_is_left_for_a_while() -> None:
+    owner = Owner()
+    async with flooded(publish(0, 0, b"{}") * 50, owner):
+        await owner.until(lambda owner: owner.lost)
+    assert owner.lost == [f"it sends more than {mqtt.MESSAGES_PER_S} messages a second"]
+    assert owner.rest_s == mqtt.FLOOD_REST_S
+    assert len(owner.messages) <= 1.5 * mqtt.MESSAGES_PER_S * mqtt.BURST_S
+
+
+async def test_answers_may_come_as_fast_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt_client, "READS_PER_S", 300)  # or this takes many seconds
+
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await subscribe(reader, writer)
+        await acknowledge(reader, writer, publish(0, 0, b"{}"))
+
+    owner = Owner()
+    asked = int(3 * mqtt.MESSAGES_PER_S * mqtt.BURST_S)
+    async with broker(begin, b"") as honest:
+        pump = transport(honest.port, owner)
+        await pump.open()
+        async with asyncio.timeout(5):
+            for number in range(asked):
+                pump.send(b"{}")
+                await owner.next_message(number)
+        await pump.close()
+        async with asyncio.timeout(5):
+            await honest.ended.wait()
+    assert len(owner.messages) == asked
+    assert owner.lost == []
+
+
+async def test_a_broker_that_pours_is_read_no_faster_than_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [*mqtt.SOCKET_OPTIONS, (socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)]
+    monkeypatch.setattr(mqtt, "SOCKET_OPTIONS", small)
+    owner, loop = Owner(), asyncio.get_running_loop()
+    poured = publish(0, 0, b"x" * 250, FOREIGN)
+    packets = 4000
+    due_s = packets * mqtt_client.READS_PER_PACKET / mqtt_client.READS_PER_S - mqtt_client.BURST_S
+    began = loop.time()
+    async with flooded(poured, owner) as (hostile, pump):
+        async with asyncio.timeout(10 * due_s):
+            while hostile.poured < packets * len(poured):
+                await hostile.has_poured.wait()
+                hostile.has_poured.clear()
+        elapsed_s = loop.time() - began
+        pump.send(b"{}")  # it is heard beside the flood
+    assert elapsed_s > due_s / 2  # some of it is in the kernel
+    assert owner.lost == []

@@ -18,6 +18,7 @@ from interlock.protocol.devices.description_check import read_description
 from interlock.protocol.devices.messages import Announced, Registration
 from interlock.protocol.devices.simulation import SimulatedDevice
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.devices import session as runtime_session
 from interlock.runtime.devices.announcements import Announcements
 from interlock.runtime.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
 from interlock.runtime.devices.session import DeviceSession
@@ -97,12 +98,15 @@ class Memory:
 class Owner:
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.is_present = asyncio.Event()
 
     def on_present(self) -> None:
         self.said.append("present")
+        self.is_present.set()
 
     def on_absent(self, reason: str) -> None:
         self.said.append(reason)
+        self.is_present.clear()
 
     def on_tools(self) -> None:
         self.said.append("tools")
@@ -184,6 +188,23 @@ async def test_a_lost_transport_ends_what_was_sent_as_unknown_and_what_waits_as_
     session.on_transport_lost("the line is gone")
     assert [outcome.was_sent for outcome in outcomes if isinstance(outcome, Lost)] == [True] + [False] * 16
     assert owner.said[-1] == "the line is gone"
+    await session.close()
+
+
+async def test_a_device_that_is_given_a_rest_returns_when_an_operator_says_so(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_session, "REOPEN_S", 0.01)
+    owner = Owner()
+    session = await opened(owner)
+    session.on_transport_lost("it floods", 60.0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(owner.is_present.wait(), 0.2)  # long after any other
+    assert session.reason == "it floods"
+    session.reopen()
+    await asyncio.wait_for(owner.is_present.wait(), 2.0)
+    session.on_transport_lost("the line is gone")
+    await asyncio.wait_for(owner.is_present.wait(), 2.0)  # it rests no more
     await session.close()
 
 

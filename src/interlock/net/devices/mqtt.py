@@ -2,8 +2,8 @@
 
 The status topic is retained: a device that says `offline`, or whose last will says it, is lost until it says `online`.
 
-A broker is not believed either. The library below keeps whatever a broker announces, sends with QoS 2 and never
-releases, or leaves unread: each is bounded here, where the library reads, and what goes beyond ends the connection.
+Neither is believed. What a broker can do is bounded by `mqtt_client`. A device that publishes without end is left: its
+topics are given up for a while, so that the others of its broker are heard.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from collections import Counter
 from typing import NamedTuple
 
 import aiomqtt
-import paho.mqtt.client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from interlock.net.devices.connections import Connections
+from interlock.net.devices.mqtt_client import PACKET_BYTES_MAX, BoundedClient
 from interlock.net.devices.transport import TransportFailed, TransportOwner
 from interlock.protocol.devices.description import DeviceDescription
 from interlock.protocol.devices.json_codec import MESSAGE_BYTES_MAX
@@ -27,13 +27,14 @@ from interlock.protocol.devices.mqtt_topics import is_online, topics_of
 from interlock.protocol.net.address_scope import is_loopback
 
 PORT, PORT_TLS = 1883, 8883
-PACKET_BYTES_MAX = 2 * MESSAGE_BYTES_MAX  # an honest broker drops what is beyond it, as it is told when we connect
 MESSAGES_WAITING_MAX = 64  # for their device
-UNRELEASED_MAX = 16  # with QoS 2, which is not asked for
-UNREAD_MAX = 1024  # packets that the broker does not take
+MESSAGES_PER_S = 100  # of one device, beside its answers: five times the events that are passed on
+BURST_S = 2.0  # of that rate may come at once
+FLOOD_REST_S = 30.0  # before a device that sent more is heard again
 SOCKET_OPTIONS = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
 KEEPALIVE_S = 15
 ANSWER_S = 5.0  # of the broker
+LEAVE_S = 1.0  # for its word that topics are given up, which comes behind all that it sent before
 RETAINED_S = 0.05  # a retained status is here with the last SUBACK; this is for handing it over
 
 _LOGGER = logging.getLogger("interlock.devices.mqtt")
@@ -62,6 +63,7 @@ class MqttTransport:
         self._is_offline = False
         self._status_known = asyncio.Event()
         self._discarded: Counter[str] = Counter()
+        self._paid_until = 0.0
 
     @property
     def discarded(self) -> dict[str, int]:
@@ -88,6 +90,7 @@ class MqttTransport:
     def send(self, message: bytes) -> None:
         if self._is_open and self._broker is not None:
             self._owner.on_traffic(True, message)
+            self._paid_until -= 1 / MESSAGES_PER_S  # an answer to it is due
             self._broker.publish(self.topics.down, message)
 
     async def close(self) -> None:
@@ -98,7 +101,11 @@ class MqttTransport:
             await self._connections.release(broker, self._address)
 
     def receive_untrusted(self, topic: str, payload: bytes) -> None:
-        if topic == self.topics.status:
+        now = asyncio.get_running_loop().time()
+        self._paid_until = max(now, self._paid_until) + 1 / MESSAGES_PER_S
+        if self._paid_until - now > BURST_S:
+            self.lose(f"it sends more than {MESSAGES_PER_S} messages a second", FLOOD_REST_S)
+        elif topic == self.topics.status:
             self._receive_status(payload)
         elif len(payload) > MESSAGE_BYTES_MAX:
             self._discarded["too_large"] += 1
@@ -106,10 +113,10 @@ class MqttTransport:
             self._owner.on_traffic(False, payload)
             self._owner.on_message(payload)
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: str, rest_s: float = 0.0) -> None:
         if self._is_open:
             self._is_open = False
-            self._owner.on_transport_lost(reason)
+            self._owner.on_transport_lost(reason, rest_s)
 
     def _receive_status(self, payload: bytes) -> None:
         online = is_online(payload)
@@ -137,16 +144,15 @@ class MqttBroker:
         self.loss: str | None = None
         self._address = address
         self._stations: dict[str, MqttTransport] = {}  # by each topic
-        self._client: aiomqtt.Client | None = None
+        self._client: BoundedClient | None = None
         self._reader: asyncio.Task[None] | None = None
         self._publishing: set[asyncio.Task[None]] = set()
-        self._fault: str | None = None  # of the broker: what it did that is not borne
 
     async def open(self) -> None:
         address = self._address
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.MaximumPacketSize = PACKET_BYTES_MAX
-        client = aiomqtt.Client(
+        client = BoundedClient(
             address.host,
             address.port,
             username=address.username,
@@ -161,31 +167,13 @@ class MqttBroker:
             socket_options=SOCKET_OPTIONS,
             logger=_LOGGER,
         )
-        self._bound(client._client)
         try:
             await client.__aenter__()
         except (aiomqtt.MqttError, OSError) as error:
-            why = self._fault or error
+            why = client.fault or error
             raise TransportFailed(f"the broker {address.host}:{address.port} cannot be reached: {why}") from error
         self._client = client
         self._reader = asyncio.create_task(self._read(client))
-
-    def _bound(self, client: paho.Client) -> None:
-        """Every byte passes `_sock_recv`; for the rest of a packet it is asked for as many as were announced."""
-        receive = client._sock_recv
-
-        def receive_bounded(size: int) -> bytes:
-            if size > PACKET_BYTES_MAX:
-                self._fault = f"it announced a packet of {size} bytes, and {PACKET_BYTES_MAX} are taken"
-            elif len(client._in_messages) > UNRELEASED_MAX:
-                self._fault = f"it released none of {UNRELEASED_MAX} messages with QoS 2"
-            elif len(client._out_packet) > UNREAD_MAX:
-                self._fault = f"it left {UNREAD_MAX} packets unread"
-            if self._fault is not None:
-                raise ConnectionError(self._fault)
-            return receive(size)
-
-        client._sock_recv = receive_bounded  # type: ignore[method-assign, assignment]  # there is no other seam
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -217,21 +205,22 @@ class MqttBroker:
             del self._stations[topics.up], self._stations[topics.status]
             if self._client is not None and not self.is_lost:
                 with contextlib.suppress(aiomqtt.MqttError):
-                    await self._client.unsubscribe([topics.up, topics.status])
+                    await self._client.unsubscribe([topics.up, topics.status], timeout=LEAVE_S)
 
     def publish(self, topic: str, payload: bytes) -> None:
         if self._client is not None:
+            self._client.expect_answer()
             task = asyncio.create_task(self._publish(self._client, topic, payload))
             self._publishing.add(task)
             task.add_done_callback(self._publishing.discard)
 
-    async def _publish(self, client: aiomqtt.Client, topic: str, payload: bytes) -> None:
+    async def _publish(self, client: BoundedClient, topic: str, payload: bytes) -> None:
         try:
             await client.publish(topic, payload, qos=1)
         except aiomqtt.MqttError as error:
-            self._lose(error)
+            self._lose(client, error)
 
-    async def _read(self, client: aiomqtt.Client) -> None:
+    async def _read(self, client: BoundedClient) -> None:
         try:
             async for message in client.messages:
                 topic = message.topic.value
@@ -239,12 +228,12 @@ class MqttBroker:
                 if station is not None and isinstance(message.payload, bytes | bytearray):
                     station.receive_untrusted(topic, bytes(message.payload))
         except aiomqtt.MqttError as error:
-            self._lose(error)
+            self._lose(client, error)
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, client: BoundedClient, error: Exception) -> None:
         if self.loss is None:
             where = f"{self._address.host}:{self._address.port}"
-            self.loss = f"the connection to the broker {where} ended: {self._fault or error}"
+            self.loss = f"the connection to the broker {where} ended: {client.fault or error}"
             for station in set(self._stations.values()):
                 station.lose(self.loss)
 

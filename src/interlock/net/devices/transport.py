@@ -11,8 +11,9 @@ class TransportOwner(Protocol):
     def on_message(self, message: bytes) -> None:
         """One whole message, as untrusted as it came."""
 
-    def on_transport_lost(self, reason: str) -> None:
-        """Said once; what was sent and not answered may or may not have arrived. The transport is to be closed."""
+    def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
+        """Said once; what was sent and not answered may or may not have arrived. The transport is to be closed, and
+        opened again after `rest_s` at the earliest."""
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
         """Bytes as they are on the wire, for those who watch it."""

@@ -106,6 +106,7 @@ class DeviceSession:
         self._looking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._reopen = asyncio.Event()
+        self._rest_s = 0.0  # before the transport is opened again
         self._settled = asyncio.Event()  # it is known whether it is there
 
     # Life
@@ -159,11 +160,12 @@ class DeviceSession:
                     log.exception("device %s: its transport failed", self.segment)
             self._leave(reason)
             try:
-                async with asyncio.timeout(REOPEN_S):
+                async with asyncio.timeout(max(REOPEN_S, self._rest_s)):
                     await self._reopen.wait()
             except TimeoutError:
                 pass
             self._reopen.clear()
+            self._rest_s = 0.0
 
     async def _hold_transport(self) -> str:
         """Until it is lost; the reason."""
@@ -332,7 +334,8 @@ class DeviceSession:
     def on_traffic(self, sent: bool, data: bytes) -> None:
         """Whole messages are what is watched."""
 
-    def on_transport_lost(self, reason: str) -> None:
+    def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
+        self._rest_s = rest_s
         self._lose_transport(reason, "connection_lost")
 
     def _lose_transport(self, reason: str, loss: LossReason) -> None:

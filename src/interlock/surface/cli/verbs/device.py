@@ -301,7 +301,7 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
             if shown == count:
                 ended.set_result(None)
 
-        def on_transport_lost(self, reason: str) -> None:
+        def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
             if not ended.done():
                 ended.set_result(reason)
 
