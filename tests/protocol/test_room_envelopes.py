@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import random
 from typing import Any
 
 import msgspec
@@ -220,6 +221,35 @@ def test_the_verdict_is_one_of_kind_and_privilege_whatever_the_payload(
 ) -> None:
     refused = enforcement.privilege_refusal(read(kind=kind, payload=payload), "a", privilege, SETTINGS, None)
     assert (refused is not None) == (kind == "mcp" and privilege is RESTRICTED)
+
+
+@pytest.mark.req("X-2.1-1", "X-3.2-3")
+def test_ten_thousand_payloads_of_one_kind_and_privilege_have_one_verdict() -> None:
+    chance = random.Random(210)
+    methods = ("tools/call", "tools/list", "initialize", "resources/read", "notifications/progress", "no/such", "")
+
+    def value() -> Any:
+        made = (None, True, -1, 10**25, 1.5, "x", [], {}, {"name": "rm", "arguments": {"a": [1, {"b": 2}]}}, [1, "2"])
+        return chance.choice(made)
+
+    def payload() -> dict[str, Any]:
+        members = {
+            name: value() for name in ("jsonrpc", "id", "result", "error", "params", "privilege", "kind", "from")
+        }
+        kept = {name: each for name, each in members.items() if chance.random() < 0.5}
+        return kept | ({"method": chance.choice(methods)} if chance.random() < 0.7 else {})
+
+    payloads = [payload() for _ in range(10_000)]
+    assert len({json.dumps(one) for one in payloads}) > 9_000
+    verdicts: dict[tuple[str, Privilege], set[str | None]] = {}
+    for one in payloads:
+        for kind in ("mcp", "mcp/proposal", "chat"):
+            envelope = read(kind=kind, payload=one)
+            for privilege in (FULL, RESTRICTED):
+                refused = enforcement.privilege_refusal(envelope, "a", privilege, SETTINGS, None)
+                verdicts.setdefault((kind, privilege), set()).add(None if refused is None else refused.code)
+    wanted: dict[tuple[str, Privilege], set[str | None]] = {key: {None} for key in verdicts}
+    assert verdicts == wanted | {("mcp", RESTRICTED): {"privilege_violation"}}
 
 
 @pytest.mark.req("X-3.1-8")

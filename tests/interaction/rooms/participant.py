@@ -27,7 +27,7 @@ class Bare:
         asked = "".join(f"&{name}={value}" for name, value in query.items())
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         url = f"ws://{node.host}:{node.port}/v0/ws?topic={topic}{asked}"
-        return cls(await connect(url, additional_headers=headers, max_size=None, compression=None))
+        return cls(await connect(url, additional_headers=headers, max_size=None, max_queue=None, compression=None))
 
     async def next(self) -> dict[str, Any]:
         async with asyncio.timeout(HEARS_S):

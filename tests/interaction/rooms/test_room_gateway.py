@@ -200,28 +200,6 @@ async def test_twenty_invalid_messages_in_a_minute_end_the_connection(node: Runn
         assert await a.closed() == 1008
 
 
-@pytest.mark.req("X-1-3")
-async def test_all_hear_one_order_and_each_sender_keeps_its_own(node: RunningNode) -> None:
-    async with joined(node, *names("full", "full", "full")) as there:
-
-        async def send(one: Bare, mark: int) -> None:
-            for number in range(150):
-                await one.send("mcp", {"n": number, "of": mark})
-
-        async def hear(one: Bare) -> list[tuple[int, int]]:
-            return [((await one.until(kind="mcp"))["payload"]["of"], one.heard[-1]["payload"]["n"]) for _ in range(450)]
-
-        *_, a, b, c = await asyncio.gather(
-            *(send(one, mark) for mark, one in enumerate(there)), *(hear(one) for one in there)
-        )
-        assert a == b == c
-        for mark in range(3):
-            assert [n for of, n in a if of == mark] == list(range(150))
-    _, told = ask(node, "/v0/topics/garden/history?limit=450", token(node, "reader", privilege="full"))
-    stored = [(one["envelope"]["payload"]["of"], one["envelope"]["payload"]["n"]) for one in reversed(told["history"])]
-    assert stored == a
-
-
 @pytest.mark.req("X-5.2-1", "X-5.2-2", "X-5.1-1", "X-2.2-3", "X-5.2-4")
 async def test_who_may_not_come_in_is_told_so_before_the_upgrade(node: RunningNode) -> None:
     good = token(node, "somebody")

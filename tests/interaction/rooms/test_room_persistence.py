@@ -31,6 +31,8 @@ history_max = 10
 """
 KILLS = int(os.environ.get("ROOM_KILLS", "3"))
 SENT = 200
+FLOOD = 5000  # X-5.2-6
+AHEAD = 50  # envelopes of a sender that not everyone has heard
 
 
 @pytest.mark.req("X-4-4", "X-10.1-2")
@@ -85,36 +87,63 @@ async def _send(sender: Bare, round: int) -> None:
         await sender.send("mcp", {"round": round, "number": number})
 
 
-@pytest.mark.req("X-5.2-6")
+@pytest.mark.req("X-5.2-6", "X-1-3")
 async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_missing(tmp_path: Path) -> None:
-    with running_node(tmp_path, {}, ROOMS) as node:
-        slow = connect_without_reading(node, token(node, "slow"))
+    """Delays beside such a reader are measured: bench/rooms."""
+    patient = {"interlock.net.websocket.frames:CLOSE_S": 60.0}  # for the peer's part of closing
+    with running_node(tmp_path, {}, ROOMS, settings=patient) as node:
+        secret = token(node, "slow")
+        slow = connect_without_reading(node, secret)
         sender = await Bare.join(node, "garden", token(node, "sender", privilege="full"))
-        await sender.next()
-        for number in range(300):
-            await sender.send("mcp", {"number": number, "pad": "x" * 60_000})
-            await sender.until(kind="mcp")  # it goes on for those who read
-
-        def connected() -> list[str]:
-            shown = node.admin("/admin/rooms/garden/connections")["connections"]
-            return [one["participantId"] for one in shown]
-
-        await asyncio.to_thread(wait_for, lambda: connected() == ["sender"], 10.0)
-        slow.close()
-        back = await Bare.join(node, "garden", token(node, "slow"), after="0")
-        seen: list[int] = []
-        while len(seen) < 300:
+        witness = await Bare.join(node, "garden", token(node, "witness", privilege="full"))
+        for number in range(FLOOD):
+            await sender.send("mcp", {"number": number, "pad": "x" * 2000})
+            if number % AHEAD == AHEAD - 1:  # those who read are never further behind
+                for one in (sender, witness):
+                    while one.heard[-1:] == [] or one.heard[-1]["payload"].get("number") != number:
+                        await one.next()
+        for one in (sender, witness):
+            assert [said["payload"]["number"] for said in one.heard if said["kind"] == "mcp"] == list(range(FLOOD))
+        code, texts = await asyncio.to_thread(read_to_the_close, slow)
+        assert code == 4429
+        told = [json.loads(text) for text in texts]
+        heard = [said for said in told if said["kind"] == "mcp"]
+        seen = [said["payload"]["number"] for said in heard]
+        assert seen == list(range(len(seen))) and len(seen) < FLOOD
+        back = await Bare.join(node, "garden", secret, after=heard[-1]["id"])
+        while len(seen) < FLOOD:
             payload = (await back.next())["payload"]
             if payload.get("event") == "history":
                 seen += [one["payload"]["number"] for one in payload["envelopes"]]
-        assert seen == list(range(300))
-        await back.leave()
-        await sender.leave()
+        assert seen == list(range(FLOOD))
+        live = await sender.send("mcp", {"number": FLOOD})
+        assert (await back.until(kind="mcp"))["id"] == live
+        for one in (back, sender, witness):
+            await one.leave()
+
+
+def read_to_the_close(stuck: socket.socket) -> tuple[int, list[bytes]]:
+    """The close code, and the texts before it; the frames of a server are not masked (RFC 6455 5.1)."""
+    stuck.settimeout(30)
+    with stuck.makefile("rb") as stream:
+        while stream.readline() != b"\r\n":  # the rest of the handshake
+            pass
+        texts = []
+        while True:
+            first, second = stream.read(2)
+            size = second & 0x7F
+            if size >= 126:
+                size = int.from_bytes(stream.read(2 if size == 126 else 8))
+            data = stream.read(size)
+            if first & 0x0F == 0x8:
+                stuck.close()
+                return int.from_bytes(data[:2]), texts
+            if first & 0x0F == 0x1:
+                texts.append(data)
 
 
 def connect_without_reading(node: RunningNode, bearer: str, topic: str = "garden") -> socket.socket:
     stuck = socket.create_connection((node.host, node.port))
-    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stuck.sendall(
         f"GET /v0/ws?topic={topic} HTTP/1.1\r\nhost: {node.host}:{node.port}\r\nupgrade: websocket\r\n"
         f"connection: upgrade\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
@@ -122,6 +151,48 @@ def connect_without_reading(node: RunningNode, bearer: str, topic: str = "garden
     )
     assert stuck.recv(12) == b"HTTP/1.1 101"
     return stuck
+
+
+@pytest.mark.req("X-8-1", "X-5.1-3")
+async def test_nothing_configured_is_no_open_room_and_nobody_full(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}) as node:
+        assert node.admin("/admin/rooms")["rooms"] == []
+        assert node.admin("/admin/status")["open_rooms"] == []
+        assert ask(node, "/v0/topics/garden/history", None)[0] == 404
+        node.admin("/admin/rooms", "POST", {"topic": "garden"})
+        (made,) = node.admin("/admin/rooms")["rooms"]
+        assert made["mode"] == "mixed"
+        room = {"topic": "garden", "participant": "stranger"}
+        unsaid = node.admin("/admin/tokens", "POST", {"name": "stranger", "for": "room", "room": room})["token"]
+        one = await Bare.join(node, "garden", unsaid)
+        assert (await one.next())["payload"]["participant"]["privilege"] == "restricted"
+        await one.leave()
+        assert ask(node, "/v0/topics/garden/history", None)[0] == 403  # whoever is on this machine is no member
+
+
+@pytest.mark.req("X-8-1")
+async def test_each_phase_is_a_change_of_the_configuration_and_loses_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    for mode, privilege in (
+        ("open", "full"),
+        ("observe", "full"),
+        ("mixed", "restricted"),
+        ("restricted", "restricted"),
+    ):
+        one_room = f'[[room]]\ntopic = "garden"\nmode = "{mode}"\nmembers = ["client:agent"]\n'
+        with running_node(tmp_path, {}, one_room) as node:
+            if not said:
+                secret = str(node.admin("/admin/tokens", "POST", {"name": "agent", "for": "client"})["token"])
+            one = await Bare.join(node, "garden", secret)
+            assert (await one.next())["payload"]["participant"] == {"id": "client:agent", "privilege": privilege}
+            await one.until(id=await one.say(mode))
+            said.append(mode)
+            called = await one.send("mcp", {"id": 1})
+            assert ((await one.until_either(called)).get("id") == called) is (privilege == "full")
+            await one.leave()
+            history = ask(node, "/v0/topics/garden/history", secret)[1]["history"]
+            texts = [each["envelope"]["payload"].get("text") for each in reversed(history)]
+            assert [text for text in texts if text is not None] == said
 
 
 @pytest.mark.req("X-10.3-1", "X-7.3-1")

@@ -40,7 +40,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield started
 
 
-@pytest.mark.req("X-6.3-3", "X-6.3-5", "X-6.3-6", "X-4.1-2")
+@pytest.mark.req("X-6.3-3", "X-6.3-4", "X-6.3-5", "X-6.3-6", "X-4.1-2")
 async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
     (old_id, _), (new_id, _) = names("restricted", "full")
     old = await Bare.join(node, "garden", token(node, old_id), protocol="mcp-x/v0")
@@ -50,7 +50,13 @@ async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
     assert (payload["event"], payload["type"]) == ("welcome", "welcome")
     assert (payload["participant"]["id"], payload["participant_id"], payload["topic"]) == (old_id, old_id, "garden")
     assert payload["history"] == []
+    assert payload["participants"] == []
     async with joined(node, (new_id, "full")) as (new,):
+        for faulty, code in (({"protocol": "mew/v0.4"}, "unsupported_protocol"), ({"kind": "system"}, "reserved_kind")):
+            id = await old.send(**({"kind": "mcp", "payload": {}, "protocol": "mcp-x/v0"} | faulty))
+            refused = await old.until(event="error")
+            assert (refused["kind"], refused["correlation_id"], refused["protocol"]) == ("system", id, "mcp-x/v0")
+            assert (refused["payload"]["type"], refused["payload"]["code"]) == ("error", code)
         said = {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "old words"}}
         await old.send("mcp", said, protocol="mcp-x/v0")
         heard = await new.until(kind="chat")

@@ -339,7 +339,7 @@ class RoomsEndpoint:
     async def _proposals(self, room: Room, query: dict[str, str]) -> Json | Refusal:
         limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
         if limit is None or limit == 0:
-            return Refusal(400, "invalid_limit", f"limit is a number from 1 to {HISTORY_MAX}")
+            return Refusal(400, "invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
         try:
             return {"proposals": await self._rooms.proposals.list_all(room, limit)}
         except StoreError:
@@ -371,9 +371,9 @@ class RoomsEndpoint:
         limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
         wait_s = _maybe_number(query.get("wait_s", "0"), int(WAIT_MAX_S))
         if limit is None or limit == 0:
-            return Refusal(400, "invalid_limit", f"limit is a number from 1 to {HISTORY_MAX}")
+            return Refusal(400, "invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
         if wait_s is None:
-            return Refusal(400, "invalid_wait", f"wait_s is a number from 0 to {WAIT_MAX_S:g}")
+            return Refusal(400, "invalid_query", f"wait_s is a number from 0 to {WAIT_MAX_S:g}")
         after = query.get("after")
         try:
             if after is None:
@@ -460,16 +460,16 @@ def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | Refusal:
         return Refusal(400, "unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")
     history = _maybe_number(query.get("history", "0"), HISTORY_MAX)
     if history is None:
-        return Refusal(400, "invalid_history", f"history is a number up to {HISTORY_MAX}")
+        return Refusal(400, "invalid_query", f"history is a number up to {HISTORY_MAX}")
     name, version = query.get("name"), query.get("mcp")
     if name is not None and not is_shown_name(name):
-        return Refusal(400, "invalid_name", "name is 1 to 64 characters, none of them a control character")
+        return Refusal(400, "invalid_query", "name is 1 to 64 characters, none of them a control character")
     if version is not None and _VERSION.fullmatch(version) is None:
-        return Refusal(400, "invalid_mcp", "mcp is a version of MCP, such as 2025-11-25")
+        return Refusal(400, "invalid_query", "mcp is a version of MCP, such as 2025-11-25")
     said = query.get("kind")
     kind = next((one for one in PARTICIPANT_KINDS if one == said), None)
     if said is not None and kind is None:
-        return Refusal(400, "invalid_kind", f"kind is one of {', '.join(PARTICIPANT_KINDS)}")
+        return Refusal(400, "invalid_query", f"kind is one of {', '.join(PARTICIPANT_KINDS)}")
     return Wishes(
         protocol=protocol,
         echo=query.get("echo") != "0",
