@@ -200,11 +200,11 @@ def test_hosts_are_closed_unless_the_network_is_trusted(interlock: Interlock) ->
     assert "egress: []" in (interlock.folder / ".drivers/b-mcp/DRIVER.draft.md").read_text()
 
 
-@pytest.mark.req("AIP-import-11")
+@pytest.mark.req("AIP-import-11", "AIP-import-8")
 def test_a_person_is_asked_about_each_new_program_s_hosts(interlock: Interlock) -> None:
     cursor(interlock.folder, {"a": {"command": "x"}, "b": {"command": "y"}, "far": {"url": "https://a.example"}})
     ours, theirs = pty.openpty()
-    os.write(ours, b"no host!\napi.example.com, *.b.example\n\nn\nn\nn\n")
+    os.write(ours, b"no host!\napi.example.com, *.b.example\n\nn\n\nn\n")
     done = subprocess.run(
         [sys.executable, "-m", "interlock", "import"],
         cwd=interlock.folder,
@@ -220,7 +220,9 @@ def test_a_person_is_asked_about_each_new_program_s_hosts(interlock: Interlock) 
     os.close(ours)
     assert done.returncode == 0, told
     assert told.count("which hosts may it reach?") == 3
-    assert told.count("Start it to ask for its tools?") == 3  # and was declined
+    assert told.count("Start it to ask for its tools?") == 3
+    tried = [one for one in ("a", "b", "far") if f"{one} stays a draft: the server could not be" in told]
+    assert tried == ["b"]  # Enter agrees
     drafts = {
         each: (interlock.folder / f".drivers/{each}-mcp/DRIVER.draft.md").read_text() for each in ("a", "b", "far")
     }

@@ -6,8 +6,8 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, Self, TypeVar, overload
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,9 +25,8 @@ from interlock.rooms.errors import EnvelopeRefused, NoAnswer, RoomInvalid, RoomR
 from interlock.rooms.listener import Listener
 from interlock.rooms.model import Answer, Peer, Proposal
 from interlock.rooms.proposals import Listed
-from interlock.subserver.errors import ToolInvalid
 from interlock.subserver.mcp_server import Offer
-from interlock.subserver.tools import Tool, make_tool
+from interlock.subserver.offered_tools import OfferedTools
 
 log = logging.getLogger("interlock.rooms")
 
@@ -39,10 +38,8 @@ TRACKED_S: Final = (0.05, 0.2, 0.5, 1.0)  # pauses before a proposal that was he
 PAGES_MAX: Final = 100  # of a list of tools
 SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-class Participant:
+class Participant(OfferedTools):
     """In a room from `open` (or `async with`) until `close`; `run` is for a program that has nothing else to do."""
 
     def __init__(
@@ -83,7 +80,7 @@ class Participant:
             kind=kind,
         )
         self.topic = topic
-        self._tools: dict[str, Tool] = {}
+        super().__init__()
         offer = Offer(
             name=name or "participant",
             version=version,
@@ -98,45 +95,6 @@ class Participant:
         self._keeping: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-
-    # Tools for the others
-
-    @overload
-    def tool(self, function: _Function) -> _Function: ...
-
-    @overload
-    def tool(
-        self,
-        function: None = None,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        **capability: object,
-    ) -> Callable[[_Function], _Function]: ...
-
-    def tool(
-        self,
-        function: Any = None,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        **capability: object,
-    ) -> Any:
-        """Offer a function to the room. `capability` are the keys of MCP-AX 9.1, such as mutable=False.
-
-        Plain functions run in a thread of their own, async ones on the loop.
-        """
-
-        def offer(function: _Function) -> _Function:
-            made = make_tool(function, name=name, title=title, description=description, capability=capability)
-            if made.name in self._tools:
-                raise ToolInvalid(f"there is a tool {made.name} already; give this one another name=")
-            self._tools[made.name] = made
-            return function
-
-        return offer if function is None else offer(function)
 
     # Life
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,7 +21,7 @@ from interlock.protocol.ax.names import check_segment
 from interlock.protocol.net.address_scope import is_loopback
 from interlock.subserver.errors import RegistrationRefused, SubserverInvalid, ToolInvalid
 from interlock.subserver.identity import identity_file, subserver_id
-from interlock.subserver.tools import Tool, make_tool
+from interlock.subserver.offered_tools import OfferedTools
 
 if TYPE_CHECKING:
     from interlock.keys.signing import SigningKey
@@ -37,8 +37,6 @@ STARTED_BY_AGGREGATOR: Final = "INTERLOCK_AX"  # its value "stdio" means: the pa
 HEARTBEAT_MS_MIN: Final = 100
 HEARTBEAT_MS_MAX: Final = 3_600_000
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
     """An aggregator with a credential of its own. `secure_by` says why a ws:// address beyond this host is safe."""
@@ -48,7 +46,7 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
     secure_by: str | None = None
 
 
-class Subserver:
+class Subserver(OfferedTools):
     def __init__(
         self,
         segment: str,
@@ -95,50 +93,14 @@ class Subserver:
         self._version = version
         self._instructions = instructions
         self._max_bytes = max_message_bytes
-        self._tools: dict[str, Tool] = {}
+        super().__init__()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._uplink: LeafUplink | None = None
         self._stopping: asyncio.Event | None = None
         self.registered = threading.Event()  # set once, with the first registration
 
-    @overload
-    def tool(self, function: _Function) -> _Function: ...
-
-    @overload
-    def tool(
-        self,
-        function: None = None,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        **capability: object,
-    ) -> Callable[[_Function], _Function]: ...
-
-    def tool(
-        self,
-        function: Any = None,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        **capability: object,
-    ) -> Any:
-        """Offer a function. `capability` are the keys of MCP-AX 9.1, such as mutable=False or latency_class="fast".
-
-        A tool about which nothing is said counts as mutable and irreversible, and aggregators may ask a person before
-        each call. Plain functions run in a thread of their own, async ones on the loop.
-        """
-
-        def offer(function: _Function) -> _Function:
-            made = make_tool(function, name=name, title=title, description=description, capability=capability)
-            if made.name in self._tools:
-                raise ToolInvalid(f"there is a tool {made.name} already; give this one another name=")
-            self._tools[made.name] = made
-            self._on_loop(self._tools_changed)
-            return function
-
-        return offer if function is None else offer(function)
+    def _on_offered(self) -> None:
+        self._on_loop(self._tools_changed)
 
     def withdraw(self, name: str) -> None:
         """Offer a tool no longer."""
