@@ -547,6 +547,43 @@ async def test_disabled_costs_nothing(tmp_path: Path) -> None:
         assert here.loop.evaluations == 0 and here.node.calls.safety.watch.is_needed is False
 
 
+async def _functions_of_a_call(here: AgentsHere) -> int:
+    """How many functions one call runs, the fewest of several: nothing of it is the machine's, as a time would be."""
+    counts = []
+    for _ in range(5):
+        entered = 0
+
+        def note(frame: Any, event: str, arg: Any) -> None:
+            nonlocal entered
+            entered += event in ("call", "c_call")
+
+        call = here.agent("client:counted")
+        sys.setprofile(note)
+        try:
+            await call.passes()
+        finally:
+            sys.setprofile(None)
+        counts.append(entered)
+    return min(counts)
+
+
+@pytest.mark.req("AQL-8.6.1-1")
+async def test_a_call_takes_as_long_with_the_loop_off_as_before_it_was_ever_on(tmp_path: Path) -> None:
+    """Told by what a call runs: exactly as much, so what a benchmark could measure is its own noise."""
+    async with agents_here(tmp_path, "") as here:
+        never = await _functions_of_a_call(here)
+        here.loop.replan(SafetyPlan(mode="enforcing", preapproved=True, require=("client:other",)))
+        other = here.agent("client:other")
+        await other.start()
+        await other.directive(LOOK)
+        on = await _functions_of_a_call(here)  # of one who needs no execution, and is looked at all the same
+        await other.complete()
+        evaluated = here.loop.evaluations
+        here.loop.replan(SafetyPlan())
+        assert await _functions_of_a_call(here) == never < on
+        assert here.loop.evaluations == evaluated > 0
+
+
 async def test_concurrent_guesses_are_one_code_each(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:race")
     answers = await asyncio.gather(*(agent.verify(id, here.shown(id)) for _ in range(5)), return_exceptions=True)
