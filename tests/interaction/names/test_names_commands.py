@@ -1,15 +1,12 @@
 """The registry from the command line: asked for, decided with a proof, changed, published, taken over elsewhere."""
 
 import contextlib
-import functools
 import hashlib
-import http.client
 import json
 import os
 import shutil
 import sqlite3
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,16 +14,25 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
-from tests.interaction.gate.held import ADA, GATED, Client, anchor, proof, token
+from tests.interaction.gate.held import ADA, GATED, Client, anchor
 from tests.interaction.harness import RunningNode, running_node, wait_for
-from tests.servers.minting import SigningKey, key, mint
+from tests.interaction.names.registering import (
+    ROOT,
+    SCHEMA,
+    asked,
+    bearer,
+    decide,
+    fetch,
+    rewritten_registry,
+    signed,
+    stated,
+    written,
+)
+from tests.servers.minting import key
 
 from interlock.operator_api.approvals import Approval
-from interlock.store.audit_chain import ORIGIN, chain
 from interlock.surface.operator.approvals_page import approval_page
 
-ROOT = Path(__file__).resolve().parents[3]
-SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 WIDER = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}, "required": ["q"]}
 
 
@@ -39,53 +45,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def node(folder: Path) -> Iterator[RunningNode]:
     with running_node(folder, {}, '[auth]\nanonymous = "never"\n' + GATED + anchor("ada", ADA, "*")) as running:
         yield running
-
-
-def signed(node: RunningNode, id: str, answer: str | None = None, by: SigningKey = ADA) -> str:
-    """The approver signs what the inbox shows."""
-    shown = node.admin(f"/approvals/{id}")
-    said = {"v": 1, "kind": "request", "tool": shown["tool"], "digest": shown["digest"], "answer": answer}
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    asked = {"aggregator_id": shown["aggregator_id"], "confirmation_id": shown["id"]}
-    return proof(asked | {"call_digest": hashlib.sha256(text.encode()).hexdigest()}, by)
-
-
-def decide(node: RunningNode, id: str, reason: str = "looked at", answer: str | None = None) -> Any:
-    """An expert's decision, by a copy of the document where it could not be fetched."""
-    request = node.admin(f"/approvals/{id}")["params"]
-    if any(one["code"] == "skipped_offline" for one in request.get("findings", ())):
-        attached = node.cli("names", "attach", request["id"], str(ROOT / "docs" / "names.md"))
-        assert attached.returncode == 0, attached.stderr
-    body = {
-        "decision": "approve",
-        "proof": signed(node, id, answer),
-        "reason": reason,
-        **({"class": answer} if answer else {}),
-    }
-    return node.admin(f"/approvals/{id}", "POST", body)
-
-
-def written(folder: Path, name: str, document: Any) -> str:
-    path = folder / name
-    path.write_text(json.dumps(document))
-    return str(path)
-
-
-def asked(folder: Path, name: str) -> str:
-    """The file of a request."""
-    return written(
-        folder,
-        f"{name}.json",
-        {
-            "change_controller": "Acme",
-            "specification_reference": "https://acme.invalid/draft-03",  # no host of this name is ever found
-            "authentication_scope": "member-recognition",
-            "vendor_prefix": "acme_",
-            "argument_schema": SCHEMA,
-            "return_schema": SCHEMA,
-            "semantics": "section 2",
-        },
-    )
 
 
 @pytest.mark.req("REG-6-1", "REG-5-4", "REG-5-1", "REG-5-2", "REG-5-9", "REG-5-11", "REG-5-15", "REG-9-5")
@@ -175,15 +134,6 @@ def test_a_name_is_asked_for_decided_and_shown(node: RunningNode, folder: Path) 
     unread = json.loads(copy_of.cli("audit", "verify", "--json").stdout)
     assert (unread["intact"], unread["names"]["intact"]) == (True, False)
     assert "names.db" in unread["names"]["broken"]["reason"]
-
-
-def rewritten_registry(path: Path) -> int:
-    """Chains the whole log anew, as one who can write the file and knows how. Returns the first record that changed."""
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        rows = db.execute("SELECT sequence, CAST(data AS BLOB) FROM record ORDER BY sequence").fetchall()
-        for (sequence, _), hash in zip(rows, chain(ORIGIN, [data for _, data in rows]), strict=True):
-            db.execute("UPDATE record SET hash = ? WHERE sequence = ?", (hash, sequence))
-    return next(int(sequence) for sequence, data in rows if b"Evil" in data)
 
 
 @pytest.mark.req("REG-5-10", "REG-N-2", "REG-N-3")
@@ -304,41 +254,6 @@ def test_another_node_mirrors_the_registry_pins_it_and_trusts_it_later(node: Run
     assert hostile.returncode == 1 and "document type" in hostile.stderr
     assert node.cli("names", "trust", "nowhere").returncode == 1
     assert "trusted" in node.cli("names", "trust", "elsewhere").stdout
-
-
-@functools.cache
-def bearer(node: RunningNode) -> str:
-    return token(node, "reader")
-
-
-def fetch(
-    node: RunningNode, path: str, body: str | None = None, kind: str = "application/json", **headers: str
-) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
-    try:
-        sent = {"authorization": f"Bearer {bearer(node)}", **headers}
-        sent = {name: value for name, value in sent.items() if value}
-        sent |= {"content-type": kind} if body is not None else {}
-        connection.request("GET" if body is None else "POST", path, body, sent)
-        answer = connection.getresponse()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-    finally:
-        connection.close()
-
-
-def stated(node: RunningNode, signer: SigningKey, action: str, subject: str, body: Any = None, **changes: Any) -> str:
-    now = time.time()
-    claims = {
-        "iss": "Zoo",
-        "aud": node.status_at_start["node"]["aggregator_id"],
-        "jti": str(uuid.uuid4()),
-        "iat": now,
-        "exp": now + 300,
-        "action": action,
-        "subject": subject,
-        "body": body or {},
-    }
-    return mint(signer, claims | changes, typ="names-statement+jwt")
 
 
 @pytest.mark.req("REG-9-2", "REG-9-3", "REG-9-5", "REG-8.3-2", "REG-7.1-2")

@@ -70,6 +70,14 @@ def outcome_of(criterion: int, findings: tuple[Finding, ...]) -> Outcome:
     return outcomes[max(ranks, default=0)]
 
 
+def criteria_document(findings: tuple[Finding, ...]) -> list[dict[str, int | str]]:
+    """Each criterion with its outcome, for the one who asks."""
+    return [
+        {"criterion": number, "says": says, "outcome": outcome_of(number, findings)}
+        for number, says in CRITERIA.items()
+    ]
+
+
 def _texts(proposal: Proposal) -> Iterator[Finding]:
     controller = proposal.change_controller
     if not controller.strip() or len(controller) > 200 or not controller.isprintable():  # REG-4.1-1

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from interlock.protocol.names.criteria import criteria_document
 from interlock.protocol.names.model import NO_SCHEMA, PUBLIC, Entry
 from interlock.protocol.names.records import Consent, Evidence, Implementation, Proposal, Request
 from interlock.protocol.names.specification import has_schema
@@ -174,8 +175,9 @@ def _either(new: Raw, old: Raw) -> Raw:
 def outcome_document(result: Result) -> dict[str, Any]:
     """What an action came to, for every surface alike."""
     if isinstance(result, Request):
-        proposal = replace(result, proposal=None)
-        return {"kind": "request", "state": result.state.value, "request": msgspec.to_builtins(proposal)}
+        shown = msgspec.to_builtins(replace(result, proposal=None))
+        judged = {} if result.proposal is None else {"criteria": criteria_document(result.findings)}  # REG-5-2
+        return {"kind": "request", "state": result.state.value, **judged, "request": shown}
     if isinstance(result, Entry):
         return {
             "kind": "entry",

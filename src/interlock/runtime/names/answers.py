@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Raw
 from msgspec.structs import asdict
 
 from interlock.operator_api.names import NameCheck, NameCriterion, NameFinding, NameVerification
 from interlock.protocol.jsonrpc.codec import decode_object
 from interlock.protocol.names.claims import read_claim
-from interlock.protocol.names.criteria import CRITERIA, outcome_of
+from interlock.protocol.names.criteria import criteria_document
 from interlock.protocol.names.judgement import Specification, absent_verdict, judge
 from interlock.protocol.names.model import Entry
 from interlock.protocol.names.policy import VERIFIED
@@ -20,10 +21,7 @@ from interlock.runtime.base.operator_errors import Refused
 def name_check(name: str, findings: tuple[Finding, ...]) -> NameCheck:
     return NameCheck(
         surface_name=name,
-        criteria=tuple(
-            NameCriterion(criterion=number, says=says, outcome=outcome_of(number, findings))
-            for number, says in CRITERIA.items()
-        ),
+        criteria=tuple(msgspec.convert(criteria_document(findings), list[NameCriterion])),
         findings=tuple(NameFinding(**asdict(one)) for one in findings),
     )
 

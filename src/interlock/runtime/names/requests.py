@@ -21,7 +21,7 @@ from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.jose.jwks import thumbprint
 from interlock.protocol.jose.public_key import BadKey, read_key_untrusted
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
-from interlock.protocol.names.criteria import judge_proposal
+from interlock.protocol.names.criteria import criteria_document, judge_proposal
 from interlock.protocol.names.entry_changes import (
     amended_entry,
     controller_after,
@@ -31,6 +31,7 @@ from interlock.protocol.names.entry_changes import (
 )
 from interlock.protocol.names.life import (
     ANSWER_DAYS,
+    ENTRY_MOVES,
     NOTICE_DAYS,
     REQUEST_MOVES,
     EntryMove,
@@ -128,7 +129,10 @@ class RequestService:
             findings += self._observed_use(registry, proposal)
             failed = [one for one in findings if one.verdict == "fail"]
             if failed:  # REG-5-3, REG-5-7
-                details = {"findings": msgspec.to_builtins(findings)}
+                details = {
+                    "criteria": criteria_document(findings),
+                    "findings": msgspec.to_builtins(findings),
+                }  # REG-5-2
                 raise Refused(failed[0].code, "; ".join(one.reason for one in failed), details)
             returned = [one.reason for one in findings if one.verdict == "revise"]
             request = Request(
@@ -405,8 +409,12 @@ class RequestService:
         if request.proposal is None:
             raise Refused("incomplete", "the request proposes nothing")
         amends = None if request.kind == "request" else self.own_entry(registry, request.subject)
-        if decision.answer == EntryMove.REMOVE.value and amends is not None:
-            return Change((replace(step, what=EntryMove.REMOVE.value, entry=amends, is_removed=True),))  # REG-5-14
+        if request.kind == "review" and amends is not None:
+            move = EntryMove.REMOVE if decision.answer == EntryMove.REMOVE.value else EntryMove.PROMOTE
+            if (amends.status, move) not in ENTRY_MOVES:  # REG-7.3-6: its controller has changed it meanwhile
+                raise Refused("illegal_transition", f"{amends.surface_name} is {amends.status.value} by now")
+            if move is EntryMove.REMOVE:
+                return Change((replace(step, what=move.value, entry=amends, is_removed=True),))  # REG-5-14
         proposal = proposal_of(amends) if request.kind == "review" and amends is not None else request.proposal
         findings = judge_proposal(proposal, registry, state.today, request.retrieval, amends=amends)
         barred = [one for one in findings if one.verdict in ("fail", "revise")]
