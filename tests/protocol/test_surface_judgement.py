@@ -307,6 +307,7 @@ def test_a_version_below_one_and_what_is_none_claim_nothing(said: Any) -> None:
         ("get-time", V.NOT_REGISTRABLE),
         ("é", V.NOT_REGISTRABLE),
         ("ſearch", V.NOT_REGISTRABLE),  # its capital is S
+        ("\u212aite", V.NOT_REGISTRABLE),  # the sign of kelvin, which is k in lower case
         ("a" * 65, V.NOT_REGISTRABLE),
     ],
 )

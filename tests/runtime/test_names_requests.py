@@ -15,12 +15,13 @@ from tests.runtime.registries import ACME, ARGUMENTS, RETURNS, ZEBRA, NamesHere,
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.names.criteria import outcome_of
+from interlock.protocol.names.criteria import judge_proposal, outcome_of
 from interlock.protocol.names.life import RequestState
 from interlock.protocol.names.model import Entry
 from interlock.protocol.names.model import Status as EntryStatus
 from interlock.protocol.names.publication import Publication, publish, published_entry
 from interlock.protocol.names.records import BadStep, Evidence, Proposal, Step, decode_step
+from interlock.protocol.names.registry import Registry
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.names import actions
 from interlock.runtime.names.actors import Actor
@@ -105,11 +106,19 @@ async def test_what_no_expert_may_accept_is_refused_at_once(here: NamesHere, sta
         ({"name": "acme_search"}, "name_taken"),
         ({"name": "acme_x", "vendor_prefix": "org_alter_"}, "prefix_mismatch"),
         ({"name": "acme_x", "vendor_prefix": "acme_x_"}, "prefix_mismatch"),
+        ({"name": "acme_x", "vendor_prefix": "acme_x"}, "prefix_mismatch"),
+        ({"name": "acme_x", "vendor_prefix": "acm"}, "prefix_mismatch"),
         ({"name": "acme_x", "change_controller": " "}, "controller_missing"),
     ):
         with pytest.raises(Refused) as refused:
             await here.requests.file(ACME, proposal(**members, status=status))
         assert refused.value.error == code
+        found = {one["code"]: one for one in refused.value.details["findings"]}
+        assert found[code]["verdict"] == "fail"
+        outcomes = {one["criterion"]: one["outcome"] for one in refused.value.details["criteria"]}
+        assert outcomes.get(found[code]["criterion"], "fail") == "fail"
+        if found[code]["criterion"] == 1:
+            assert outcomes == {1: "fail"} | dict.fromkeys((2, 3, 4, 5), "not_checked")
         assert ("register the last segment alone: x" in refused.value.message) is (members["name"] == "infra.edge.x")
     assert here.state.entry("Acme_Search") is None
     assert not here.inbox.waiting(Kind.REQUEST)
@@ -181,6 +190,8 @@ async def test_a_new_class_of_credential_needs_its_definition_in_the_specificati
         assert entry.authentication_scope == scope
     public = proposal(authentication_scope="public", no_authentication_planned=True)
     assert codes(await here.requests.check(public)) == set()
+    for each in (*(proposal(authentication_scope=scope) for scope in known), public):  # also where no entry has them
+        assert "scope_class_new" not in codes(judge_proposal(each, Registry(), "2026-11-17", None))
     request = await here.requests.file(ACME, proposal(authentication_scope="acme-badge:gold"))
     (found,) = request.findings
     assert (found.criterion, found.verdict, found.code) == (4, "needs_expert", "scope_class_new")
@@ -315,6 +326,39 @@ async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(h
     assert here.entry("search").status is EntryStatus.ACTIVE
 
 
+@pytest.mark.req("REG-5-5", "REG-3-3")
+@pytest.mark.parametrize(
+    ("argument", "place"),
+    [
+        ("{}", "the argument schema's root has not the type object; the argument schema has no type at its root"),
+        ("true", "the argument schema's root has not the type object; the argument schema has no type at its root"),
+        ('{"type":"string"}', "the argument schema's root has not the type object"),
+        ('{"type":"intger"}', "the argument schema is no JSON Schema, or too large to be applied"),
+        ("null", "the argument schema is missing"),
+        (
+            '{"type":"object","properties":{"q":{"description":"x"}}}',
+            "the argument schema has no type at /properties/q",
+        ),
+        (
+            '{"type":"object","properties":{"q":{"$ref":"https://other.example/q"}}}',
+            "the argument schema refers to another document",
+        ),
+    ],
+)
+async def test_an_imprecise_schema_is_for_the_expert_with_each_place(
+    here: NamesHere, argument: str, place: str
+) -> None:
+    request = await here.requests.file(ACME, proposal(argument_schema=Raw(argument.encode())))
+    assert request.state is RequestState.IN_REVIEW
+    assert {(one.criterion, one.verdict, one.code) for one in request.findings} == {
+        (3, "needs_expert", "schema_imprecise")
+    }
+    assert "; ".join(one.reason for one in request.findings) == place
+    other = await here.requests.file(ACME, proposal("acme_list", return_schema=Raw(argument.encode())))
+    is_return = "the return schema is missing" if argument == "null" else "return schema"
+    assert argument == '{"type":"string"}' or is_return in " ".join(one.reason for one in other.findings)
+
+
 @pytest.mark.req("REG-4.2-5", "REG-4.2-6", "REG-4.1-5")
 async def test_prefixes_are_advised_and_nothing_is_refused_for_them(here: NamesHere) -> None:
     own_document: Any = {"specification_reference": "https://specs.acme.example/search/1"}
@@ -346,8 +390,8 @@ async def test_prefixes_are_advised_and_nothing_is_refused_for_them(here: NamesH
 )
 async def test_a_document_at_anothers_host_is_noted(here: NamesHere, host: str, is_own: bool) -> None:
     request = await here.requests.file(ACME, proposal(specification_reference=f"https://{host}/search/1"))
-    noted = [one.verdict for one in request.findings if one.code == "controller_reference_mismatch"]
-    assert noted == ([] if is_own else ["note"])
+    noted = [(one.criterion, one.verdict) for one in request.findings if one.code == "controller_reference_mismatch"]
+    assert noted == ([] if is_own else [(2, "note")])
 
 
 @pytest.mark.req("REG-7.3-2")
@@ -378,8 +422,10 @@ async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) 
         data = publish(Publication(entries=(entry,), updated="2026-11-17", today="2026-11-17"), "json")
         await publisher.import_("operator:ada", data, source, is_trusted=False)
 
+    foreign = replace(foreign, first_registered="2020-02-02")
     await import_(foreign)
     assert here.entry("zoo_feed").source == source
+    assert here.entry("zoo_feed").first_registered == "2020-02-02"
     with pytest.raises(Refused) as refused:
         await import_(replace(here.entry(), change_controller="Zoo"))
     assert (refused.value.error, refused.value.details) == ("name_taken", {"names": ["acme_search"]})
@@ -466,7 +512,7 @@ async def test_of_two_requests_for_one_name_one_is_accepted_also_with_two_proces
         assert other.state.registry.requests[lost.target or ""].state is RequestState.REJECTED
 
 
-@pytest.mark.req("REG-4.1-8", "REG-8.2-1", "REG-4.1-3", "REG-8.4-4")
+@pytest.mark.req("REG-4.1-8", "REG-4.1-10", "REG-8.2-1", "REG-4.1-3", "REG-8.4-4")
 async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(here: NamesHere) -> None:
     before = await here.registered(authentication_scope="public", no_authentication_planned=True)
     with pytest.raises(Refused) as refused:
@@ -520,19 +566,28 @@ async def test_a_prefix_is_its_first_users_until_it_consents_or_a_dispute_is_rul
         await here.changes.consent(ACME, "acme_", "Zebra", "2020-01-01")
     await here.changes.consent(ACME, "acme_", "Zebra", "2026-12-31")
     await here.registered("acme_zebra", ZEBRA, change_controller="Zebra")
+    late = await here.requests.file(ZEBRA, proposal("acme_late", change_controller="Zebra"))
     here.set_day("2027-01-01")
+    barred = await here.accept(late)  # no expert can accept what the holder no longer consents to
+    assert isinstance(barred, Approval) and barred.status is Status.FAILED
+    assert "acme_ is Acme's" in (barred.outcome or "") and here.state.entry("acme_late") is None
     with pytest.raises(Refused):
         await here.requests.file(ZEBRA, proposal("acme_lion", change_controller="Zebra"))
     with pytest.raises(Refused) as refused:
         await here.requests.dispute(ZEBRA, "acme_", "Zebra", ())
     assert refused.value.error == "evidence_required"
-    shown = Evidence(
-        kind="datatracker_date", url="https://datatracker.ietf.org/doc/draft-zebra-acme-00/", date="2020-02-02"
-    )
+    document = "https://datatracker.ietf.org/doc/draft-zebra-acme-00/"
+    shown = Evidence(kind="datatracker_date", url=document, date="2020-02-02", digest="sha256:22")
     dispute = await here.requests.dispute(ZEBRA, "acme_", "Zebra", (shown,))
     await here.accept(dispute, reason="published six years before")
-    assert here.state.registry.holders["acme_"].controller == "Zebra"
+    ruled = here.state.registry.requests[dispute.id]
+    assert (ruled.evidence, ruled.reason, ruled.decided_by) == ((shown,), "published six years before", "expert:eve")
+    holder = here.state.registry.holders["acme_"]
+    assert (holder.controller, holder.first_entry, holder.since) == ("Zebra", "acme_search", "2020-02-02")
     assert here.entry().change_controller == "Acme"
+    with pytest.raises(Refused, match="actions are request"):
+        await here.actions.act(ACME, "prefix", "lone_", Raw(b"{}"))  # a prefix is held by using it alone
+    assert "lone_" not in here.state.registry.holders
     await here.registered("acme_lion", ZEBRA, change_controller="Zebra")
     with pytest.raises(Refused):
         await here.requests.file(ACME, proposal("acme_more"))

@@ -207,7 +207,11 @@ def _refusal(judged: Judgement, tool: str) -> Fault:
 
 
 def _warning(judged: Judgement, entry: Entry, *, is_trusted: bool) -> str:
-    words = {"behind": judged.behind, "revision": judged.revision, "deprecation": entry.deprecation}  # REG-7.3-2
+    words = {
+        "behind": judged.behind,
+        "revision": judged.revision,
+        "deprecation": entry.deprecation,  # the same words as everywhere (REG-7.3-2)
+    }
     told = [_WORDS[note].format(**words) for note in judged.notes]
     if judged.verdict is SurfaceVerdict.INPUT_ONLY:
         told.append("its server declares no output schema")
