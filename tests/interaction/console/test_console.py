@@ -302,7 +302,7 @@ def test_agents_and_access_say_what_there_is_and_what_to_do_next(console: Consol
     expect(page.locator("main")).to_contain_text("ada")
 
 
-@pytest.mark.req("REG-5-13", "REG-8.4-2", "REG-5-9", "REG-5-15")
+@pytest.mark.req("REG-5-13", "REG-8.4-2", "REG-5-9", "REG-5-10", "REG-5-15")
 def test_names_are_found_and_show_what_is_late_their_record_and_what_waits(console: Console, tmp_path: Path) -> None:
     beside = threading.Thread(target=register, args=(console.node.data,))  # a loop runs in this thread
     beside.start()
@@ -332,7 +332,30 @@ def test_names_are_found_and_show_what_is_late_their_record_and_what_waits(conso
     expect(page.locator("main")).to_contain_text("No name fits")
     console.node.admin(f"/approvals/{approval}", "POST", {"decision": "deny", "reason": "later"})
     expect(request).to_have_count(0)  # live
+    expect(console.open("/names?name=kite_fly").locator("#name")).to_contain_text("request rejected: later")
     expect(console.open("/").locator("main")).to_contain_text("1 review of a registered name is overdue")
+
+
+@pytest.mark.req("REG-5-9")
+@pytest.mark.parametrize(
+    ("button", "state"),
+    [("Deny", "rejected"), ("Return to be revised", "revision_requested"), ("Approve with a passkey", "accepted")],
+)
+def test_an_expert_decides_on_a_name_on_its_page(console: Console, tmp_path: Path, button: str, state: str) -> None:
+    node, name = console.node, f"kite_{state}"
+    asking = {"change_controller": state, "authentication_scope": "member-recognition", "cross_vendor": True}
+    asking |= {"specification_reference": "https://kite.invalid/", "semantics": "2", "argument_schema": ARGUMENT}
+    (tmp_path / "request.json").write_text(json.dumps(asking | {"return_schema": ARGUMENT}))
+    made = node.cli("names", "request", name, "--from", str(tmp_path / "request.json"), "--json")
+    assert node.cli("names", "attach", name, str(tmp_path / "request.json")).returncode == 0
+    page = console.open(f"/approvals/{json.loads(made.stdout)['approval']}")
+    decide = page.get_by_role("button", name=button)
+    page.locator("form", has=decide).locator("[name=reason]").fill("read it")
+    decide.click()
+    status = "done" if state == "accepted" else "denied"
+    expect(page.locator(f"#approval[data-status={status}]")).to_be_visible()
+    (request,) = json.loads(node.cli("names", "show", name, "--json").stdout)["requests"]
+    assert (request["state"], request["reason"]) == (state, "read it")
 
 
 def in_room(node: RunningNode, secret: str, kind: str, payload: dict[str, Any], **more: Any) -> int:

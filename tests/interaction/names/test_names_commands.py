@@ -47,6 +47,19 @@ def node(folder: Path) -> Iterator[RunningNode]:
         yield running
 
 
+@pytest.fixture
+def acme(node: RunningNode, folder: Path) -> str:
+    """A name that Acme has; the first test asks for it step by step."""
+    if node.cli("names", "show", "acme_search").returncode:
+        made = node.cli("names", "request", "acme_search", "--from", asked(folder, "acme_search"), "--json")
+        assert decide(node, json.loads(made.stdout)["approval"])["status"] == "done"
+    return "acme_search"
+
+
+def revisions_of(node: RunningNode, name: str) -> Any:
+    return json.loads(node.cli("names", "show", name, "--json").stdout)["entry"]["specification"]["revision"]
+
+
 @pytest.mark.req("REG-6-1", "REG-5-4", "REG-5-1", "REG-5-2", "REG-5-9", "REG-5-11", "REG-5-15", "REG-9-5")
 def test_a_name_is_asked_for_decided_and_shown(node: RunningNode, folder: Path) -> None:
     fresh = [line.split()[0] for line in node.cli("names", "list").stdout.splitlines()[1:]]
@@ -162,7 +175,7 @@ def test_a_request_is_returned_with_reasons_or_cancelled(node: RunningNode, fold
 
 
 @pytest.mark.req("REG-7.3-1", "REG-7.3-3", "REG-8.2-1", "REG-N-3", "REG-4.1-8", "REG-7.2-2", "REG-7.2-3")
-def test_each_verb_of_a_controller_and_its_refusal(node: RunningNode, folder: Path) -> None:
+def test_each_verb_of_a_controller_and_its_refusal(node: RunningNode, folder: Path, acme: str) -> None:
     override = ("--override", "the vendor wrote to us")
     refusals = (
         (("deprecate", "acme_search"), "does not act for Acme"),
@@ -187,6 +200,7 @@ def test_each_verb_of_a_controller_and_its_refusal(node: RunningNode, folder: Pa
     for words, said in refusals:
         refused = node.cli("names", *words)
         assert refused.returncode == 1 and said in refused.stderr, (words, refused.stderr)
+    before = revisions_of(node, acme)
     wider = written(folder, "wider.json", WIDER)
     done = node.cli("names", "amend", "acme_search", "--arguments", wider, *override)
     assert done.returncode == 0 and "accepted" in done.stdout, done.stderr
@@ -195,7 +209,7 @@ def test_each_verb_of_a_controller_and_its_refusal(node: RunningNode, folder: Pa
     assert breaking.returncode == 3, breaking.stderr
     decide(node, json.loads(breaking.stdout)["approval"])
     entry = json.loads(node.cli("names", "show", "acme_search", "--json").stdout)["entry"]
-    assert (entry["specification"]["revision"], entry["specification"]["is_breaking"]) == (3, True)
+    assert (entry["specification"]["revision"], entry["specification"]["is_breaking"]) == (before + 2, True)
     assert node.cli("names", "declare", "acme_search", "--by", "Zebra").returncode == 0
     ended = node.cli("names", "end", "acme_search", "--by", "Zebra", "--evidence", "switched off", *override)
     assert ended.returncode == 0, ended.stderr
@@ -214,7 +228,7 @@ def test_each_verb_of_a_controller_and_its_refusal(node: RunningNode, folder: Pa
 
 
 @pytest.mark.req("REG-8.1-4", "REG-6-4")
-def test_a_definition_is_compared_with_the_specification(node: RunningNode, folder: Path) -> None:
+def test_a_definition_is_compared_with_the_specification(node: RunningNode, folder: Path, acme: str) -> None:
     same = written(folder, "same.json", {"name": "acme_search", "inputSchema": SCHEMA, "outputSchema": SCHEMA})
     assert "identical" in node.cli("names", "verify", "acme_search", same).stdout
     other = {"type": "object", "properties": {"q": {"type": "integer"}}}
@@ -226,7 +240,9 @@ def test_a_definition_is_compared_with_the_specification(node: RunningNode, fold
 
 
 @pytest.mark.req("REG-9-4", "REG-N-5", "REG-9-2", "REG-9-3")
-def test_another_node_mirrors_the_registry_pins_it_and_trusts_it_later(node: RunningNode, folder: Path) -> None:
+def test_another_node_mirrors_the_registry_pins_it_and_trusts_it_later(
+    node: RunningNode, folder: Path, acme: str
+) -> None:
     published = folder / "published.json"
     assert node.cli("names", "publish", "--out", str(published)).returncode == 0
     digest = f"sha256:{hashlib.sha256(published.read_bytes()).hexdigest()}"
@@ -257,7 +273,7 @@ def test_another_node_mirrors_the_registry_pins_it_and_trusts_it_later(node: Run
 
 
 @pytest.mark.req("REG-9-2", "REG-9-3", "REG-9-5", "REG-8.3-2", "REG-7.1-2")
-def test_the_registry_is_read_over_http_with_tags(node: RunningNode) -> None:
+def test_the_registry_is_read_over_http_with_tags(node: RunningNode, acme: str) -> None:
     status, headers, body = fetch(node, "/assignments/mcp-tool-surface-names/mcp-tool-surface-names.xml")
     assert (status, headers["content-type"]) == (200, "application/xml")
     tag = headers["etag"]
@@ -280,7 +296,7 @@ def test_the_registry_is_read_over_http_with_tags(node: RunningNode) -> None:
     shown = json.loads(node.cli("names", "show", "acme_search", "--json").stdout)["entry"]
     assert json.loads(fetch(node, "/registry/names/acme_search")[2]) == shown
     revisions = json.loads(fetch(node, "/registry/names/acme_search/revisions")[2])["revisions"]
-    assert [one["revision"] for one in revisions] == [1, 2, 3]
+    assert [one["revision"] for one in revisions] == list(range(1, revisions_of(node, acme) + 1))
     prefixes = json.loads(fetch(node, "/registry/prefixes")[2])
     assert prefixes["held"].startswith("by procedure")
     assert "by procedure: no signature proves it" in (ROOT / "docs" / "names.md").read_text()
@@ -409,7 +425,9 @@ def test_the_documented_way_of_a_controllers_signature(node: RunningNode, folder
 
 
 @pytest.mark.req("REG-9-5", "REG-5-9", "REG-7.1-1")
-def test_clients_are_offered_the_registry_as_tools_that_decide_nothing(node: RunningNode, folder: Path) -> None:
+def test_clients_are_offered_the_registry_as_tools_that_decide_nothing(
+    node: RunningNode, folder: Path, acme: str
+) -> None:
     with Client(node, token=bearer(node), path="/mcp?names=qualified") as client:
         assert [one["name"] for one in client.ask("tools/list", {})["result"]["tools"]] == []  # each costs tokens
         written_before = node.config.read_text()

@@ -48,6 +48,7 @@ _NEXT: Final = {
 _FOLDED: Final = (
     "Long values are folded to their sizes; every key is shown. interlock approvals show ID --json has everything."
 )
+_WHY: Final = '<label>Why, on the record<br><input name="reason" maxlength="1000"></label>'
 _RETURN: Final = '<button name="decision" value="return">Return to be revised</button>'
 _REVEAL: Final = '<button type="button" id="reveal">Show the code</button>'
 _REVEAL_BY_KEY: Final = '<button type="button" id="revealbykey">Show the code</button>'
@@ -208,6 +209,7 @@ def _decide(one: Approval, *, is_session: bool) -> str:
     if one.status == "approved":
         return f'<section class="box"><h2>Changed your mind?</h2>{deny}</section>'
     choice = _choice(one.answers) + (_AGAIN if shown(one).is_folded else "")
+    choice += _WHY if one.kind == "request" else ""  # REG-5-9: what a machine cannot judge is accepted in writing
     if one.requires == "role":
         approve = (
             f'<form method="post" action="{action}">{own}<input type="hidden" name="decision" value="approve">{choice}'
