@@ -154,6 +154,30 @@ def test_the_forms_list_the_same_names_in_the_order_of_their_octets() -> None:
     assert found["acme_search"]["specification"]["revision"] == 1
 
 
+@pytest.mark.req("REG-4.1-1", "REG-9-3")
+@pytest.mark.parametrize("form", ["json", "xml", "csv", "txt"])
+def test_every_form_has_the_seven_fields_of_every_entry(form: Form) -> None:
+    told = {
+        "surface_name": "zoo_feed",
+        "specification_reference": "https://zoo.example/feed/1",
+        "authentication_scope": "trust-tier:keepers",
+        "vendor_prefix": "zoo_",
+        "change_controller": "Zoo of Ghent",
+        "status": Status.DEPRECATED,
+        "first_registered": "2026-07-01",
+    }
+    assert tuple(told) == SEVEN
+    one = entry(**told, review_due=None)
+    data = publish(publication(one), form)
+    assert data == publish(publication(one), form)
+    place = data.split(b"zoo_feed", 1)[1]
+    end = {"json": b"surface_name", "xml": b"</record>", "csv": b"\r\n", "txt": b"\n"}[form]
+    record = (data.rpartition(b"zoo_feed")[0].splitlines() or [b""])[-1] + place.split(end, 1)[0]
+    for value in told.values():
+        shown = value.value if isinstance(value, Status) else value
+        assert value == "zoo_feed" or shown.encode() in (data if form == "xml" else record), (form, shown)
+
+
 @pytest.mark.req("REG-9-3", "REG-9-4")
 @pytest.mark.parametrize("form", ["json", "xml", "csv"])
 def test_what_is_published_is_read_back_and_is_the_same_each_time(form: Form) -> None:

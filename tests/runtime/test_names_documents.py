@@ -1,6 +1,7 @@
 """Documents behind specification references: what is fetched, how far redirects are followed, what is never reached."""
 
 import asyncio
+import datetime
 import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,28 +12,38 @@ from interlock.net.fetch import Fetcher, FetchFailed
 from interlock.protocol.names.references import read_reference
 from interlock.protocol.net.address_scope import Scope
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.names import documents as documents_module
 from interlock.runtime.names.documents import DOCUMENT_BYTES_MAX, DocumentFetcher
 
 ANSWERS = {
     "/document": b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ntext",
     "/login": b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n",
     "/gone": b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
-    "/large": b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (DOCUMENT_BYTES_MAX + 1),
+    "/large": b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b"
+    % (DOCUMENT_BYTES_MAX + 1, b"x" * (DOCUMENT_BYTES_MAX + 1)),
     "/moved3": b"HTTP/1.1 302 Found\r\nlocation: /moved2\r\ncontent-length: 0\r\n\r\n",
     "/moved2": b"HTTP/1.1 301 Moved\r\nlocation: /moved1\r\ncontent-length: 0\r\n\r\n",
     "/moved1": b"HTTP/1.1 307 Moved\r\nlocation: /document\r\ncontent-length: 0\r\n\r\n",
     "/moved4": b"HTTP/1.1 302 Found\r\nlocation: /moved3\r\ncontent-length: 0\r\n\r\n",
+    "/forbidden": b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n",
+    "/largest": b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (DOCUMENT_BYTES_MAX, b"x" * DOCUMENT_BYTES_MAX),
+    "/silent": b"",
     "/plain": b"HTTP/1.1 302 Found\r\nlocation: http://registry.example.org/\r\ncontent-length: 0\r\n\r\n",
 }
+
+
+heads: list[bytes] = []  # every line of every request
 
 
 @pytest.fixture
 async def origin() -> AsyncIterator[str]:
     writers: list[asyncio.StreamWriter] = []
+    heads.clear()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
         while line := await reader.readline():
+            heads.append(line)
             if line.startswith(b"GET "):
                 answer = ANSWERS[line.split()[1].decode()]
             if line == b"\r\n":
@@ -53,15 +64,35 @@ async def test_a_document_is_fetched_over_at_most_three_redirects(origin: str) -
         for path in ("/document", "/moved3"):
             found = await documents.fetch_at(f"{origin}{path}")
             assert (found.outcome, found.digest) == ("retrieved", f"sha256:{hashlib.sha256(b'text').hexdigest()}")
+            assert found.at is not None and datetime.datetime.fromisoformat(found.at)
+        assert (await documents.fetch_at(f"{origin}/largest")).outcome == "retrieved"  # 5 MiB
+        names = {line.partition(b":")[0].lower() for line in heads if b":" in line}
+        assert not names & {b"authorization", b"cookie", b"proxy-authorization"}
         for path, said in (
             ("/moved4", "more than 3 redirects"),
-            ("/login", "401"),
-            ("/gone", "404"),
-            ("/large", ""),
+            ("/login", "HTTP status 401"),
+            ("/forbidden", "HTTP status 403"),
+            ("/gone", "HTTP status 404"),
+            ("/large", "5242880"),
             ("/plain", "not https"),
         ):
             found = await documents.fetch_at(f"{origin}{path}")
             assert found.outcome == "failed" and said in found.detail, (path, found)
+    finally:
+        await documents.close()
+
+
+@pytest.mark.req("REG-5-4")
+async def test_a_document_that_does_not_come_is_waited_for_ten_seconds_and_no_longer(
+    origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert documents_module.FETCH_S == 10.0
+    monkeypatch.setattr(documents_module, "FETCH_S", 0.1)
+    documents = DocumentFetcher(SystemClock(), within=Scope.MACHINE)
+    try:
+        async with asyncio.timeout(9):  # sooner than without the limit that was set
+            found = await documents.fetch_at(f"{origin}/silent")
+        assert (found.outcome, found.digest) == ("failed", None)
     finally:
         await documents.close()
 

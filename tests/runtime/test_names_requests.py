@@ -1,6 +1,7 @@
 """Requests to the registry: checked, filed, decided by experts in the inbox, and what they become."""
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from interlock.protocol.names.publication import Publication, publish, published
 from interlock.protocol.names.records import BadStep, Evidence, Proposal, Step, decode_step
 from interlock.protocol.names.registry import Registry
 from interlock.runtime.base.operator_errors import NotFound, Refused
-from interlock.runtime.names import actions
+from interlock.runtime.names import actions, initial
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.initial import initial_steps
 from interlock.runtime.names.publisher import Publisher
@@ -253,6 +254,21 @@ async def test_what_lacks_a_field_or_has_another_status_is_no_record(here: Names
         told["entry"]["status"] = status
         with pytest.raises(BadStep):
             decode_step(msgspec.json.encode(told))
+
+
+@pytest.mark.req("REG-4.1-9", "REG-6-2")
+@pytest.mark.parametrize("status", EntryStatus)
+def test_the_status_of_initial_entries_is_what_their_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: EntryStatus
+) -> None:
+    told = json.loads(initial._FILE.read_text())
+    (tmp_path / "initial.json").write_text(json.dumps(told | {"status": status.value}))
+    monkeypatch.setattr(initial, "_FILE", tmp_path / "initial.json")
+    steps = initial.initial_steps.__wrapped__()
+    assert [step.entry.status for step in steps if step.entry is not None] == [status] * 4
+    (tmp_path / "initial.json").write_text(json.dumps(told | {"status": status.value.lower()}))
+    with pytest.raises(msgspec.ValidationError):
+        initial.initial_steps.__wrapped__()
 
 
 @pytest.mark.req("REG-4.1-10")
