@@ -98,6 +98,7 @@ ORDER = [
         "surface.cli.keys",
         "surface.cli.aql_check",
         "surface.cli.device_check",
+        "surface.cli.names",
         "surface.cli.set_up",
         "surface.cli.room_client",
         "surface.cli.verbs",
