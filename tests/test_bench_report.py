@@ -176,20 +176,20 @@ def test_a_first_call_counts_from_the_clone(seconds: list[float], kept: bool | N
     assert ("29.0" in markdown(made) or "29 s" in markdown(made)) is (kept is True)
 
 
-def fanned(rate: float, each_kb: float, slowest: float) -> RoomFigures:
+def fanned(rate: float, each_kb: float, slowest: float, deaf_ms: float) -> RoomFigures:
     ours = Round(per_second=rate, cpu_us=5.0, p50_us=4000.0, p99_us=9000.0)
     theirs = Round(per_second=100.0, cpu_us=5.0, p50_us=100.0, p99_us=900.0)
     beside = Beside(quiet_p50=[100.0], busy_p50=[149.0], quiet_p99=[900.0], busy_p99=[slowest])
     shape = Fanned(rooms=1, participants=1000, node=[ours], bare=[theirs], each_kb=each_kb)
-    return RoomFigures(shapes=[shape], beside=beside)
+    return RoomFigures(shapes=[shape], beside=beside, deaf_p99_ms=[12.0, deaf_ms])
 
 
 @pytest.mark.parametrize(
     ("figures", "kept"),
     [
-        (fanned(50.0, 60.0, 1350.0), [True, True, True, True]),
-        (fanned(49.0, 61.0, 1351.0), [False, False, True, False]),
-        (RoomFigures(shapes=[Fanned(rooms=1, participants=1000)], beside=Beside()), [None] * 4),
+        (fanned(50.0, 60.0, 1350.0, 100.0), [True, True, True, True, True]),
+        (fanned(49.0, 61.0, 1351.0, 100.1), [False, False, False, True, False]),
+        (RoomFigures(shapes=[Fanned(rooms=1, participants=1000)], beside=Beside()), [None] * 5),
     ],
     ids=["at the limit", "beyond it", "not measured"],
 )

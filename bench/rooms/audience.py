@@ -35,6 +35,7 @@ DIGITS = 20
 class Job(msgspec.Struct):
     urls: list[list[str]]  # of each room, one for each participant
     tokens: list[list[str]] = []  # likewise
+    pad: int = 0  # characters that each message is longer
     at_once: int = 64
 
 
@@ -77,7 +78,8 @@ class Listener:
 
 
 class Room:
-    def __init__(self, urls: list[str], tokens: list[str]) -> None:
+    def __init__(self, urls: list[str], tokens: list[str], pad: int) -> None:
+        self.said = SAID + "." * pad
         self.listeners = [Listener(self, url, tokens[number] if tokens else None) for number, url in enumerate(urls)]
         self.heard = self.wanted = self.own = self.sent = self.count = self.ahead = 0
         self.delays: list[int] = []
@@ -97,7 +99,7 @@ class Room:
         self.sent += 1
         message = (
             f'{{"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","kind":"chat",'
-            f'"payload":{{"text":"{SAID}","at":"{time.monotonic_ns():0{DIGITS}}"}}}}'
+            f'"payload":{{"text":"{self.said}","at":"{time.monotonic_ns():0{DIGITS}}"}}}}'
         )
         speaker = self.listeners[0].pipe
         assert speaker is not None and speaker.send(message.encode())
@@ -140,7 +142,7 @@ async def pace(room: Room, per_second: float) -> None:
 async def main(job: Job) -> None:
     raise_descriptors()
     loop = asyncio.get_running_loop()
-    rooms = [Room(urls, job.tokens[number] if job.tokens else []) for number, urls in enumerate(job.urls)]
+    rooms = [Room(urls, job.tokens[number] if job.tokens else [], job.pad) for number, urls in enumerate(job.urls)]
     pacing: asyncio.Task[None] | None = None
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         command, *more = line.split()

@@ -5,6 +5,7 @@ does none of this. Both have the same participants, who speak the same words; th
 """
 
 import contextlib
+import socket
 import statistics
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +37,10 @@ BUSY_PARTICIPANTS = 50  # of the busy room: as many as a room takes by default
 BUSY_PER_SECOND = 50  # messages: five participants at the limit of 600 a minute
 RATE_MIN = 0.5  # deliveries per second, of the bare broadcast's
 EACH_KB_MAX = 60.0
+DEAF_PARTICIPANTS = 10  # and one more, who reads nothing
+DEAF_MESSAGES = 5_000  # X-5.2-6
+DEAF_PAD = 2_000  # so that they are more than the machine keeps for one who does not read
+DEAF_P99_MS_MAX = 100.0  # X-5.2-6
 BESIDE_MAX = 1.5  # p50 and p99 of tools/call beside a busy room, of those without
 ROOMS = """
 [rooms]
@@ -88,6 +93,7 @@ class Beside(msgspec.Struct, kw_only=True):
 class RoomFigures(msgspec.Struct, kw_only=True):
     shapes: list[Fanned] = []
     beside: Beside | None = None
+    deaf_p99_ms: list[float] = []  # from sending to hearing, while one of them reads nothing
 
 
 class _Audience:
@@ -223,6 +229,37 @@ def beside(rounds: int, calls: int, say: Any) -> Beside:
     return found
 
 
+def beside_a_deaf_one(rounds: int, say: Any) -> list[float]:
+    found = []
+    for number in range(1, rounds + 1):
+        with contextlib.ExitStack() as stack:
+            node = stack.enter_context(contestants.node({}, cores()[1], extra=ROOMS))
+            job = node_job(node, 1, DEAF_PARTICIPANTS + 1)
+            (urls,), (tokens,) = job.urls, job.tokens
+            stack.enter_context(contextlib.closing(_deaf(node, urls.pop(), tokens.pop())))
+            job.pad = DEAF_PAD
+            room = stack.enter_context(audience(job, "deaf"))
+            room.tell("join")
+            heard = room.tell(f"pump {DEAF_MESSAGES} {AHEAD}")
+            found.append(heard.p99_us / 1e3)
+            say(f"  round {number}: {heard.deliveries:,} deliveries, p99 {found[-1]:.1f} ms")
+    return found
+
+
+def _deaf(node: Ready, url: str, token: str) -> socket.socket:
+    """A participant that reads no more than the beginning of the answer."""
+    deaf = socket.create_connection(("127.0.0.1", node.port), timeout=10)
+    path = url.removeprefix(f"ws://127.0.0.1:{node.port}")
+    deaf.sendall(
+        f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1:{node.port}\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        f"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
+        f"authorization: Bearer {token}\r\n\r\n".encode()
+    )
+    if deaf.recv(12) != b"HTTP/1.1 101":
+        raise NotStarted("a participant was refused")
+    return deaf
+
+
 def measure(quick: bool, say: Any) -> RoomFigures:
     rounds, deliveries, calls = (2, 20_000, 1_000) if quick else (5, 100_000, 5_000)
     figures = RoomFigures()
@@ -242,6 +279,11 @@ def measure(quick: bool, say: Any) -> RoomFigures:
         figures.beside = beside(rounds, calls, say)
     except (NotStarted, OSError) as reason:
         figures.beside = Beside()
+        say(f"  failed: {reason}")
+    say("a room with one who reads nothing")
+    try:
+        figures.deaf_p99_ms = beside_a_deaf_one(rounds, say)
+    except (NotStarted, OSError) as reason:
         say(f"  failed: {reason}")
     return figures
 

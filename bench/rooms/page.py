@@ -7,6 +7,9 @@ from bench.rooms.measure import (
     BESIDE_MAX,
     BUSY_PARTICIPANTS,
     BUSY_PER_SECOND,
+    DEAF_MESSAGES,
+    DEAF_P99_MS_MAX,
+    DEAF_PARTICIPANTS,
     EACH_KB_MAX,
     RATE_MIN,
     Beside,
@@ -70,6 +73,10 @@ def promises(figures: RoomFigures) -> Iterator[tuple[str, Spread | None, bool | 
     each = [one.each_kb for one in figures.shapes if one.each_kb is not None and _is_large(one)]
     said = f"a participant of a room takes at most {EACH_KB_MAX:.0f} KB"
     yield said, spread(each) if each else None, max(each) <= EACH_KB_MAX if each else None, "KB"
+    slowest = figures.deaf_p99_ms
+    deaf = f"{DEAF_PARTICIPANTS} participants, {DEAF_MESSAGES:,} messages, and one more who reads nothing"
+    said = f"p99 of a delivery at most {DEAF_P99_MS_MAX:.0f} ms ({deaf})"
+    yield said, spread(slowest) if slowest else None, max(slowest) <= DEAF_P99_MS_MAX if slowest else None, "ms"
     beside = figures.beside or Beside()
     busy = f"{BUSY_PARTICIPANTS} participants and {BUSY_PER_SECOND} messages a second"
     for name, quiet, with_it in (
