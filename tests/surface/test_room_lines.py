@@ -11,8 +11,12 @@ from interlock.surface.cli.room_client.lines import maybe_line, maybe_unreadable
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+def heard(kind: str, payload: bytes, sender: str = "eve") -> Heard:
+    return Heard(envelope=Envelope(id="1", kind=kind, payload=payload, sender=sender, to=("me",)))
+
+
 def line(kind: str, payload: bytes, sender: str = "eve") -> str:
-    found = maybe_line(Heard(envelope=Envelope(id="1", kind=kind, payload=payload, sender=sender, to=("me",))), "me")
+    found = maybe_line(heard(kind, payload, sender), "me")
     return "" if found is None else found.plain
 
 
@@ -33,6 +37,15 @@ def line(kind: str, payload: bytes, sender: str = "eve") -> str:
 def test_any_payload_is_a_line_without_control_characters(kind: str, payload: bytes) -> None:
     shown = line(kind, payload, sender="ev\x1b[31me")
     assert shown and "\x1b" not in shown and "ev\\x1b[31me" in shown
+
+
+@pytest.mark.req("X-4.3-2")
+@pytest.mark.parametrize("more", ["", ',"format":"plain"', ',"format":"markdown"'])
+def test_what_is_said_is_shown_as_it_was_written_in_every_format(more: str) -> None:
+    text = "<img src=http://x/y.png> **bold** [red]x[/red] ![a](http://x/y.png)"
+    found = maybe_line(heard("chat", f'{{"text":"{text}"{more}}}'.encode()), "me")
+    assert found is not None and found.plain == f" eve → me {text}"
+    assert not [span for span in found.spans if span.end > len(" eve → me ")]  # no style of what was said
 
 
 def test_what_is_said_cannot_move_the_cursor_or_turn_the_line() -> None:

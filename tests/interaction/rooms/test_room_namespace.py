@@ -28,6 +28,11 @@ trust_annotations = true
 max_envelope_bytes = 4096
 
 [[room]]
+topic = "patient"
+full = ["client:alice"]
+presence_grace_s = 2
+
+[[room]]
 topic = "closed"
 
 [[room]]
@@ -66,6 +71,11 @@ def new_id() -> str:
 
 def text_of(answer: Any) -> str:
     return str(answer["result"]["content"][0]["text"])
+
+
+def availability(tool: dict[str, Any]) -> str | None:
+    capability: dict[str, str] = tool["_meta"]["x-mcpax-capability"]
+    return capability.get("availability")
 
 
 def result(asked: dict[str, Any], text: str, **members: Any) -> dict[str, Any]:
@@ -190,6 +200,20 @@ async def test_a_participant_that_goes_leaves_its_callers_with_an_answer(node: R
     lost = (await calling)["error"]
     assert (lost["message"], lost["data"]["reason"]) == ("tool_degraded", "subserver_unreachable")
     assert lost["data"]["outcome"] == "unknown"
+
+
+@pytest.mark.req("X-10.1-3")
+async def test_who_left_has_its_tools_degraded_and_then_none(node: RunningNode, client: MakeClient) -> None:
+    id = new_id()
+    alice, name = client("alice"), f"rooms.patient.{id}.echo"
+    async with serving(node, id, "patient"):
+        assert availability((await alice.until_listed(name))[name]) != "degraded"
+        assert text_of(await alice.call(name, n=1)) == "{'n': 1}"
+    await alice.until(lambda listed: name in listed and availability(listed[name]) == "degraded")
+    degraded = (await alice.call(name))["error"]
+    assert (degraded["message"], degraded["data"]["reason"]) == ("tool_degraded", "subserver_unreachable")
+    await alice.until(lambda listed: name not in listed)
+    assert (await alice.call(name))["error"]["message"].startswith("tool_not_found")
 
 
 @pytest.mark.req("X-4.1-2")

@@ -96,9 +96,11 @@ async def test_what_is_not_for_it_or_not_allowed_runs_nothing(node: RunningNode,
     one, _ = await join(node, "robot")
     narrow, _ = await join(node, "narrow")
     restricted, _ = await join(node, "agent", privilege="restricted")
-    await one.send("mcp", call)  # to everyone
-    await one.send("mcp", call, to=["somebody"])
-    await one.send("mcp/proposal", {"method": "tools/call", "params": call["params"]}, to=["interlock"])
+    unanswered = [
+        await one.send("mcp", call),  # to everyone
+        await one.send("mcp", call, to=["somebody"]),
+        await one.send("mcp/proposal", {"method": "tools/call", "params": call["params"]}, to=["interlock"]),
+    ]
     await restricted.send("mcp", call, to=["interlock"])
     assert (await restricted.until(kind="mcp", **{"from": "system:gateway"}))["payload"]["error"]["code"] == -32001
     assert (await ask(narrow, "tools/list"))["payload"]["result"] == {"tools": []}
@@ -108,6 +110,8 @@ async def test_what_is_not_for_it_or_not_allowed_runs_nothing(node: RunningNode,
     assert (await ask(one, "tools/list", {"cursor": "forged"}))["payload"]["error"]["code"] == -32602
     assert (await ask(one, "tools/call", {"name": "plant.look", "_meta": 3}))["payload"]["error"]["code"] == -32602
     assert (await ask(one, "ping"))["payload"]["result"] == {}
+    answers = [said["correlation_id"] for said in one.heard if said["from"] == "interlock"]
+    assert answers and not set(answers) & set(unanswered)
     assert len(diary) == before
     elsewhere, _ = await join(node, "robot", "without")
     assert elsewhere.welcome["payload"]["participants"] == []

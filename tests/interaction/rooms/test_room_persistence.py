@@ -265,9 +265,14 @@ async def test_what_was_observed_is_told_and_kept_working(tmp_path: Path) -> Non
         assert node.cli("rooms", "migrate", "watched", "--plan").stdout.count("keeps working with: ") == 2
         assert node.cli("rooms", "migrate", "watched", "--apply").stdout.count("is full by an admin's grant") == 2
     with running_node(tmp_path, {}, ROOMS.replace('mode = "observe"', 'mode = "mixed"')) as node:
-        one = await Bare.join(node, "watched", secret)
-        await one.until(kind="mcp", id=await one.send("mcp", {"id": 2}))
-        await one.leave()
+        for bearer in (secret, client):  # though no list of the room names the client
+            one = await Bare.join(node, "watched", bearer)
+            await one.until(kind="mcp", id=await one.send("mcp", {"id": 2}))
+            await one.leave()
+        other = node.admin("/admin/tokens", "POST", {"name": "newcomer", "for": "client"})["token"]
+        assert ask(node, "/v0/topics/watched/history", other)[1]["error"] == "wrong_topic"
+        node.admin("/admin/participants/client:planner/demote?topic=watched", "POST", {})
+        assert ask(node, "/v0/topics/watched/history", client)[1]["error"] == "wrong_topic"  # it kept working by that
 
 
 async def test_a_node_that_stops_says_so_to_those_who_are_connected(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class RoomOperations:
         for one in (await self.observed(topic)).participants:
             is_removed = self._rooms.maybe_removal(room, one.participant) is not None
             if not one.is_full and not is_removed and one.principal != by:
-                await self._rooms.grant(room, one.participant, Privilege.FULL, by)
+                await self._rooms.grant(room, one.participant, Privilege.FULL, by, admits=True)
                 room.set_privilege(one.participant, Privilege.FULL, by)
                 reason = f"{one.envelopes} envelopes were observed"
                 self._rooms.audit.add("promote", topic, by, "ok", participant=one.participant, reason=reason)

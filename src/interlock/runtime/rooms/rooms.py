@@ -65,6 +65,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     before: Privilege | None = None  # what it has again afterwards, while it stays
     beneath: Privilege | None = None  # what an admin had decided without an end, and counts again afterwards
     is_removal: bool = False  # it may not come in; `privilege` is what it had
+    admits: bool = False  # also a client that the room's lists do not name (X-8-3)
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,12 +264,17 @@ class Rooms:
         settings = room.settings
         if settings.mode in ("open", "observe") and not settings.members and not settings.full:
             return True
-        return matches_any(principal, (*settings.members, *settings.full))
+        if matches_any(principal, (*settings.members, *settings.full)):
+            return True
+        grant = self._grants.get(f"{room.topic}\n{participant_of(principal)}")
+        return grant is not None and grant.admits
 
     def may_anyone_join(self, room: Room) -> bool:
         """Any client. Tokens for the room do not count."""
         settings = room.settings
-        return bool(settings.members or settings.full) or settings.mode in ("open", "observe")
+        if settings.members or settings.full or settings.mode in ("open", "observe"):
+            return True
+        return any(grant.admits and key.startswith(f"{room.topic}\n") for key, grant in self._grants.items())
 
     def settle(self, room: Room, participant: str, principal: str, of_token: Privilege | None) -> Settled:
         known = matches_any(principal, room.settings.full)
@@ -359,11 +365,13 @@ class Rooms:
         by: str,
         until: float | None = None,
         before: Privilege | None = None,
+        *,
+        admits: bool = False,
     ) -> None:
         """From the next connection on. Raises StoreError."""
         beneath = None if until is None else self._lasting(room, participant)
         at = self._clock.wall()
-        grant = Grant(privilege=privilege, by=by, at=at, until=until, before=before, beneath=beneath)
+        grant = Grant(privilege=privilege, by=by, at=at, until=until, before=before, beneath=beneath, admits=admits)
         await self._write(room, participant, grant)
 
     def _lasting(self, room: Room, participant: str) -> Privilege | None:
@@ -381,7 +389,7 @@ class Rooms:
     def _decide(self, key: str, grant: Grant) -> None:
         earlier = self._grants.get(key)
         self._keep(key, grant)
-        if grant.is_removal or (earlier is not None and earlier.is_removal):
+        if any(one is not None and (one.is_removal or one.admits) for one in (earlier, grant)):
             self.changed.publish(None)  # the namespace shows a room to those who may join it
 
     def _keep(self, key: str, grant: Grant) -> None:

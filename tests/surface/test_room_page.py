@@ -1,4 +1,4 @@
-"""The codes that rooms refuse with are those that are documented, and all of them are explained."""
+"""What docs/rooms.md says of rooms is so: the codes that there are, and who sees what."""
 
 import ast
 import re
@@ -50,3 +50,10 @@ def test_the_documented_codes_are_those_that_are_refused_with() -> None:
 @pytest.mark.parametrize("code", sorted(documented()))
 def test_each_of_them_is_explained(code: str) -> None:
     assert codes_for(code)
+
+
+@pytest.mark.req("X-7.2-1", "X-2.2-1")
+def test_the_page_says_who_sees_what_is_said_and_proposed() -> None:
+    page = " ".join((ROOT / "docs" / "rooms.md").read_text().split())
+    assert "There are no private messages: for confidential work use another room." in page
+    assert "Everyone in the room sees a pending proposal, arguments included" in page
