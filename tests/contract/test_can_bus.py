@@ -8,6 +8,7 @@ import can
 import pytest
 from tests.contract.device_owner import Owner, description
 
+from interlock.net.devices import can_bus
 from interlock.net.devices.can_bus import CanTransport
 from interlock.net.devices.connections import Connections
 from interlock.net.devices.transport import TransportFailed
@@ -177,6 +178,50 @@ async def test_a_bus_that_fails_is_lost_for_all_its_devices_and_can_be_opened_ag
     transport.send(b"\xa1")
     assert await station.take() == b"\x01\xa1"
     assert len(owner.lost) == 1
+
+
+async def test_what_one_device_pours_is_not_handled_beyond_its_rate_and_others_are_heard(
+    pair: tuple[CanTransport, Owner, Station],
+) -> None:
+    transport, owner, station = pair
+    other, heard = (
+        Owner(),
+        description(
+            transport="can_cbor", interface="virtual", channel=transport._link.channel, rx_id=RX + 2, tx_id=TX + 2
+        ),
+    )
+    beside = CanTransport("valve", heard, other, transport._connections)
+    await beside.open()
+    loop = asyncio.get_running_loop()
+    try:
+        began = loop.time()
+        for _ in range(2 * can_bus.BURST_FRAMES):
+            station.put(b"\x02\xa1\x01")
+        station.put(b"\x02\xa1\x02", RX + 2)
+        assert await other.next_message() == b"\xa1\x02"
+        elapsed_s = loop.time() - began
+        handled = len(owner.messages)
+        assert handled <= can_bus.BURST_FRAMES + 1 + elapsed_s * can_bus.FRAMES_PER_S
+        assert transport.discarded == {"overrun": 2 * can_bus.BURST_FRAMES - handled}
+        await asyncio.sleep(2 / can_bus.FRAMES_PER_S)
+        station.put(b"\x02\xa1\x03")
+        assert await owner.next_message(handled) == b"\xa1\x03"  # it is heard again as soon as a frame is due
+    finally:
+        await beside.close()
+
+
+async def test_a_bus_that_carries_more_than_wires_do_is_read_more_slowly(
+    pair: tuple[CanTransport, Owner, Station],
+) -> None:
+    _, owner, station = pair
+    loop = asyncio.get_running_loop()
+    frames = can_bus.BUS_FRAMES_PER_S // 2
+    began = loop.time()
+    for _ in range(frames):
+        station.put(b"\x00", RX + 4)
+    station.put(b"\x02\xa1\x01")
+    await owner.next_message()
+    assert loop.time() - began > frames / can_bus.BUS_FRAMES_PER_S - 2 * can_bus.REST_S
 
 
 async def test_a_bus_that_cannot_be_opened_says_so() -> None:

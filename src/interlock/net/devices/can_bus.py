@@ -9,6 +9,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 
@@ -24,6 +25,10 @@ STANDARD_ID_MAX = 0x7FF  # above it: 29 bits
 READ_S = 0.2  # after which the reading thread looks whether it is to end
 WRITE_S = 1.0  # in which a full buffer of the interface has to take a frame
 FRAMES_WAITING_MAX = 4096  # of a bus, between its thread and the event loop
+FRAMES_PER_S = 2000  # of one device; half of what a bus of 500 kbit/s carries
+BURST_FRAMES = 2048  # of one device at once: three of the longest messages
+BUS_FRAMES_PER_S = 10_000  # of all; more than 1 Mbit/s carries
+REST_S = 0.05  # of the thread, where a bus that is none of wires carries more
 FRAMES_AT_ONCE = 256  # before others have their turn
 
 LOGGER = "interlock.devices.isotp"
@@ -62,10 +67,12 @@ class CanTransport:
         self._to_send: deque[bytes] = deque()  # behind the one that is on its way
         self._timer: asyncio.TimerHandle | None = None
         self._discarded: Counter[str] = Counter()
+        self._paid_until = 0.0  # this and the next are the reading thread's
+        self._overruns = 0
 
     @property
     def discarded(self) -> dict[str, int]:
-        return dict(self._discarded)
+        return {**self._discarded, "overrun": self._overruns} if self._overruns else dict(self._discarded)
 
     async def open(self) -> None:
         link = self._link
@@ -117,8 +124,14 @@ class CanTransport:
             )
             self._process()
 
-    def count_overrun(self) -> None:
-        self._discarded["overrun"] += 1
+    def is_borne(self, now: float, waiting: int) -> bool:
+        """Whether one more of its frames is, where so many wait; in the thread that reads the bus."""
+        self._paid_until = max(now, self._paid_until)
+        if waiting >= FRAMES_WAITING_MAX or self._paid_until - now > BURST_FRAMES / FRAMES_PER_S:
+            self._overruns += 1
+            return False
+        self._paid_until += 1 / FRAMES_PER_S
+        return True
 
     def lose(self, reason: str) -> None:
         if self._layer is not None:
@@ -208,14 +221,18 @@ class CanBus:
         self._to_send.put(frame)
 
     def _read(self, bus: can.BusABC) -> None:
-        """In a thread of its own. Ids that belong to no device here do not wake the event loop."""
+        """In a thread of its own. What is of no device here, or too much of one, does not wake the event loop."""
+        paid_until = 0.0
         try:
             while not self._is_closed:
                 frame = bus.recv(READ_S)
+                now = self._loop.time()
+                paid_until = max(now, paid_until) + 1 / BUS_FRAMES_PER_S
+                if paid_until - now > REST_S:
+                    time.sleep(REST_S)
                 if frame is None or (station := self._stations.get(frame.arbitration_id)) is None:
                     continue
-                if len(self._received) >= FRAMES_WAITING_MAX:
-                    self._call(station.count_overrun)
+                if not station.is_borne(now, len(self._received)):
                     continue
                 self._received.append(frame)
                 if not self._is_draining:
