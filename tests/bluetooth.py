@@ -30,13 +30,13 @@ def make_device(link: LocalLink, address: str) -> Device:
 
 
 class Stub:
-    """A peripheral that hands each whole message to `answer` and notifies what that returns."""
+    """A peripheral that hands each whole message to `replies` and notifies what that returns."""
 
-    def __init__(self, device: Device, answer: Callable[[bytes], bytes | None]) -> None:
+    def __init__(self, device: Device, replies: Callable[[bytes], list[bytes]]) -> None:
         self.device = device
         self.written: list[bytes] = []  # as they came, one by one
         self.connection: Connection | None = None
-        self._answer = answer
+        self._replies = replies
         self._begun = b""
         self._answering: set[asyncio.Task[None]] = set()
         properties = Characteristic.Properties
@@ -75,11 +75,13 @@ class Stub:
         length = int.from_bytes(self._begun[:PREFIX_BYTES], "big")
         if len(self._begun) >= PREFIX_BYTES + length:
             message, self._begun = self._begun[PREFIX_BYTES : PREFIX_BYTES + length], b""
-            answer = self._answer(message)
-            if answer is not None:
-                task = asyncio.get_running_loop().create_task(self.send(answer))
-                self._answering.add(task)
-                task.add_done_callback(self._answering.discard)
+            task = asyncio.get_running_loop().create_task(self._send_all(self._replies(message)))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    async def _send_all(self, messages: list[bytes]) -> None:
+        for message in messages:
+            await self.send(message)
 
 
 class BumbleCentral:

@@ -23,15 +23,15 @@ class Pair:
         link = LocalLink()
         self.taken: list[bytes] = []
         self.owner = Owner()
-        self.stub = Stub(make_device(link, ADDRESS), self._answer)
+        self.stub = Stub(make_device(link, ADDRESS), self._replies)
         self.central = make_device(link, "F0:F0:F0:F0:F0:F0")
         monkeypatch.setattr(ble, "make_central", lambda: BumbleCentral(self.central))
         link_keys = {"transport": "ble_cbor", "address": ADDRESS}
         self.transport = BleTransport("array", description(**link_keys), self.owner, Connections())
 
-    def _answer(self, message: bytes) -> bytes:
+    def _replies(self, message: bytes) -> list[bytes]:
         self.taken.append(message)
-        return message[::-1]
+        return [message[::-1]]
 
 
 @pytest.fixture

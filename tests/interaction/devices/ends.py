@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import threading
+import time
 import tty
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -51,6 +52,7 @@ ANNOUNCED = [{0: 1, 1: [], 2: 5}, {0: 2, 1: [0], 2: 5}, {0: 3, 1: [], 2: 5}]
 NAMES = {1: "read", 2: "set_level", 3: "press"}
 QUICK = "heartbeat_ms = 200\ntimeout_ms = 160"
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
+DRIP_S = 0.002  # between two pieces
 LOST_ONE_IN = 5  # frames, of those that a test lets be lost
 
 
@@ -68,6 +70,7 @@ class End:
         self.ignores = False  # hears calls and answers none
         self.result: Any = {0: 21}  # of `read`
         self.tools = TOOLS
+        self.lie: Callable[[bytes], list[bytes]] | None = None  # what calls are answered with instead
         self._frames = 0
 
     def link(self) -> str:
@@ -89,8 +92,24 @@ class End:
         """Bytes below the framing, where the transport has one."""
         self.say(data)
 
+    def pour(self, message: bytes, over: threading.Event) -> None:
+        """Says it as fast as the transport takes it."""
+        while not over.is_set():
+            self.say(message)
+
+    def drip(self, message: bytes) -> None:
+        """Says it in the smallest pieces that the transport has."""
+        raise NotImplementedError
+
     def stop(self) -> None:
         pass
+
+    def replies(self, message: bytes) -> list[bytes]:
+        calls = len(self.heard)
+        answer = self.answer(message)
+        if self.lie is not None and len(self.heard) > calls:
+            return self.lie(message)
+        return [] if answer is None else [answer]
 
     def answer(self, message: bytes) -> bytes | None:
         if self.is_silent:
@@ -123,6 +142,10 @@ class End:
     def id_of(self, message: bytes) -> int:
         found: int = cbor2.loads(message)[2]
         return found
+
+    def reading(self, request_id: int, celsius: int) -> bytes:
+        """The answer to a `read` with that id."""
+        return cbor2.dumps({2: request_id, 4: {0: celsius}})
 
 
 class PtyEnd(End):
@@ -157,6 +180,11 @@ class PtyEnd(End):
     def say_garbage(self, data: bytes) -> None:
         os.write(self._master, data)
 
+    def drip(self, message: bytes) -> None:
+        for byte in self.encode(message):
+            self.say_garbage(bytes((byte,)))
+            time.sleep(DRIP_S)
+
     def encode(self, message: bytes) -> bytes:
         return cobs.encode(message) + b"\0"
 
@@ -172,8 +200,7 @@ class PtyEnd(End):
                 return
             messages, begun = self.decode(begun + os.read(self._master, 4096))
             for message in messages:
-                answer = self.answer(message)
-                if answer is not None:
+                for answer in self.replies(message):
                     self.say(answer)
 
 
@@ -223,6 +250,9 @@ class FrameEnd(PtyEnd):
     def id_of(self, message: bytes) -> int:
         return message[2]
 
+    def reading(self, request_id: int, celsius: int) -> bytes:
+        return bytes((2, 1, request_id, celsius, 0))
+
 
 class CanEnd(End):
     """ISO-TP by can-isotp's own threads, on a bus that both processes reach by multicast."""
@@ -258,6 +288,19 @@ class CanEnd(End):
         for at in range(0, len(data), 8):
             self._bus.send(can.Message(arbitration_id=self._tx_id, data=data[at : at + 8]))
 
+    def pour(self, message: bytes, over: threading.Event) -> None:
+        """A message of one frame, as often as a bus of 1 Mbit/s carries it."""
+        while not over.wait(0.01):
+            for _ in range(80):
+                self.say_garbage(bytes((len(message),)) + message)
+
+    def drip(self, message: bytes) -> None:
+        """A message of several frames, before anybody says that they may come."""
+        self.say_garbage(bytes((0x10, len(message))) + message[:6])
+        for number, at in enumerate(range(6, len(message), 7), 1):
+            time.sleep(DRIP_S)
+            self.say_garbage(bytes((0x20 | number,)) + message[at : at + 7])
+
     def stop(self) -> None:
         self._is_over = True
         self._thread.join()
@@ -268,8 +311,7 @@ class CanEnd(End):
     def _run(self) -> None:
         while not self._is_over:
             message = self._stack.recv(block=True, timeout=0.05)
-            answer = None if message is None else self.answer(bytes(message))
-            if answer is not None:
+            for answer in [] if message is None else self.replies(bytes(message)):
                 self._stack.send(answer)
 
 
@@ -284,6 +326,7 @@ class SpiEnd(End):
         self.tcp_port: int = self._server.getsockname()[1]
         self._waiting: list[bytes] = []
         self._fetched = b""
+        self.lengths: list[bytes] = []  # that the next polls read, whatever waits
         threading.Thread(target=self._serve, daemon=True).start()
 
     def link(self) -> str:
@@ -291,6 +334,11 @@ class SpiEnd(End):
 
     def say(self, message: bytes) -> None:
         self._waiting.append(message)
+
+    def pour(self, message: bytes, over: threading.Event) -> None:
+        while not over.wait(0.001):
+            self._waiting += [message] * (50 - len(self._waiting))
+        self._waiting.clear()
 
     def stop(self) -> None:
         self._server.close()
@@ -307,10 +355,10 @@ class SpiEnd(End):
 
     def _transfer(self, data: bytes) -> bytes:
         if any(data):
-            answer = self.answer(data[2:])
-            if answer is not None:
-                self._waiting.append(answer)
+            self._waiting += self.replies(data[2:])
             return bytes(len(data))
+        if self.lengths and not self._fetched:
+            return self.lengths.pop(0)
         if self._fetched:
             message, self._fetched = self._fetched, b""
             return message
@@ -332,7 +380,7 @@ class BleEnd(End):
     async def _start(self, link: LocalLink) -> None:
         self._controller = ServedController()
         self.hci_port = await self._controller.start(link)
-        self.stub = Stub(make_device(link, self.address), self.answer)
+        self.stub = Stub(make_device(link, self.address), self.replies)
         await self.stub.start()
 
     def link(self) -> str:
@@ -344,6 +392,16 @@ class BleEnd(End):
     def say_garbage(self, data: bytes) -> None:
         if self.stub.is_connected:
             self._run_in_loop(self.stub.say(data))
+
+    def pour(self, message: bytes, over: threading.Event) -> None:
+        """As many as a radio carries."""
+        while not over.wait(0.01):
+            for _ in range(10):
+                self.say(message)
+
+    def drip(self, message: bytes) -> None:
+        for byte in len(message).to_bytes(2, "big") + message:
+            self.say_garbage(bytes((byte,)))
 
     def disconnect(self) -> None:
         assert self.stub.connection is not None
@@ -377,8 +435,7 @@ class MqttEnd(End):
     async def _read(self) -> None:
         async for message in self._client.messages:
             assert isinstance(message.payload, bytes)
-            answer = self.answer(message.payload)
-            if answer is not None:
+            for answer in self.replies(message.payload):
                 for _ in range(2 if self.repeats else 1):
                     await self._publish("up", answer)
 
@@ -390,6 +447,15 @@ class MqttEnd(End):
 
     def say(self, message: bytes) -> None:
         self._run_in_loop(self._publish("up", message))
+
+    def pour(self, message: bytes, over: threading.Event) -> None:
+        self._run_in_loop(self._pour(message, over))
+
+    async def _pour(self, message: bytes, over: threading.Event) -> None:
+        while not over.is_set():
+            for _ in range(100):
+                await self._client.publish(f"mcpax/{self.segment}/up", message)
+            await asyncio.sleep(0.01)  # other devices are in this loop
 
     def say_status(self, status: bytes) -> None:
         self._run_in_loop(self._publish("status", status, retain=True))
@@ -420,6 +486,9 @@ class MqttEnd(End):
         found: int = json.loads(message)["id"]
         return found
 
+    def reading(self, request_id: int, celsius: int) -> bytes:
+        return _json({"jsonrpc": "2.0", "id": request_id, "result": {"celsius": celsius}})
+
 
 class Hosts:
     """The event loop of devices that need one, in a thread of its own."""
@@ -449,7 +518,7 @@ def environment(ble: BleEnd, spi: SpiEnd | None = None) -> dict[str, str]:
 class Ends:
     """One of each, by its segment."""
 
-    def __init__(self, folder: Path, broker: Broker, hosts: Hosts) -> None:
+    def __init__(self, folder: Path, broker: Broker, hosts: Hosts, *more: End) -> None:
         spi, ble = SpiEnd("panel"), BleEnd("array", hosts.run)
         self.all: dict[str, End] = {
             end.segment: end
@@ -460,6 +529,7 @@ class Ends:
                 spi,
                 CanEnd("motor"),
                 MqttEnd("pump", hosts.run, broker),
+                *more,
             )
         }
         for end in self.all.values():
