@@ -117,6 +117,7 @@ baud = {baud}
 """
 
 
+@pytest.mark.req("AX-B.2-2")
 @pytest.mark.parametrize("baud", [9600, 115200, 921600])
 def test_a_self_describing_device_has_9600_baud_or_more(project: Project, baud: int) -> None:
     describe(project, PROFILE_B.format(baud=baud))
@@ -125,8 +126,11 @@ def test_a_self_describing_device_has_9600_baud_or_more(project: Project, baud: 
     problem = project.problem("")
     assert (problem.file, problem.line) == (str(file), 5)
     assert "9600 baud or more" in problem.message
+    describe(project, GOOD.replace('port = "/dev/ttyUSB0"', 'port = "/dev/ttyUSB0"\nbaud = 4800'))
+    assert project.load("").plan.devices.described  # what a device of profile a speaks is its own affair
 
 
+@pytest.mark.req("AX-8.N-3", "AX-8.1-2")
 def test_what_cannot_be_undone_needs_a_link_that_finds_wrong_bytes(project: Project) -> None:
     final = '[[tool]]\nid = 1\nname = "cut"\nmutable = true\nreversible = false\n'
     describe(project, PROFILE_B.format(baud=9600) + final)

@@ -174,7 +174,7 @@ async def test_a_proposal_is_approved_in_the_inbox_and_sent_as_the_approver(node
         assert (await asyncio.to_thread(person.decide, waiting["id"], "approve"))["error"] == "already_claimed"
 
 
-@pytest.mark.req("X-4.2.1-6", "X-N-6")
+@pytest.mark.req("X-4.2.1-6", "X-4.2.1-5", "X-N-6")
 async def test_a_proposal_is_denied_rejected_and_withdrawn_each_over_each_way(
     node: RunningNode, person: Person
 ) -> None:
