@@ -182,6 +182,26 @@ async def test_what_is_unclear_is_returned_with_the_reason(
     assert not here.inbox.waiting(Kind.REQUEST)
 
 
+@pytest.mark.req("REG-3-4")
+async def test_a_controller_may_have_a_handle_which_is_a_label(here: NamesHere) -> None:
+    for handle in ("acme", "~", "~Acme", "~org", "~a-"):
+        with pytest.raises(Refused) as refused:
+            await here.requests.file(ACME, proposal(controller_handle=handle))
+        assert refused.value.error == "handle_syntax"
+    await here.registered(controller_handle="~acme-labs")
+    assert here.state.registry.controller("Acme").handle == "~acme-labs"
+    (told,) = [step.controller for step in await here.state.steps_of("acme_search") if step.controller is not None]
+    assert told.handle == "~acme-labs"  # on the name's log
+    await here.registered("zebra_x", ZEBRA, change_controller="Zebra", vendor_prefix="zebra_")
+    assert here.state.registry.controller("Zebra").handle == ""  # none is needed
+    taken = proposal("lion_x", change_controller="Lion", vendor_prefix="lion_", controller_handle="~acme-labs")
+    lion = Actor(principal="client:lion")
+    await here.accept(await here.requests.file(lion, taken))  # it is no identity: nothing turns on who has it
+    with pytest.raises(Refused) as refused:
+        await here.changes.deprecate(lion, "acme_search")
+    assert refused.value.error == "not_change_controller"
+
+
 @pytest.mark.req("REG-4.1-6")
 async def test_a_new_class_of_credential_needs_its_definition_in_the_specification(here: NamesHere) -> None:
     known = ("member-recognition", "trust-tier:engineering", "trust-tier:other", "~handle-signed-token")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.interaction.drivers.driving import INPUTS, SERVER, Workspace, wait_states
 from tests.interaction.gate.held import Client
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.names.old_registry import ARGUMENT, RETURN, entry, register
 from tests.protocol.driver_texts import contract, text
 
@@ -44,6 +44,29 @@ def test_a_driver_is_judged_when_it_starts(tmp_path: Path) -> None:
             assert (refused["code"], refused["message"]) == (32140, "surface_mismatch")
             assert client.call("demo.acme_read", {"n": 1})["structuredContent"]["n"] == 1
         assert called(workspace.log("shop-mcp")) == ["acme_read"]
+
+
+@pytest.mark.req("REG-8.2-3")
+def test_a_drivers_contract_is_pinned_until_it_is_pinned_again(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    folder = workspace.add("shop-mcp", *workspace.tools("echo"), tools={"echo": "demo.echo"})
+    with workspace.node() as node:
+        wait_states(node, "ready", "shop-mcp")
+        pinned = node.cli("names", "repin", "demo.echo")
+        assert pinned.returncode == 0 and pinned.stdout.startswith("demo.echo is pinned"), pinned.stderr
+        narrower = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}}
+        said = contract(id="demo.echo", inputs=narrower, outputs={"type": "object"})
+        (folder / "tools" / "demo.echo" / "TOOL.md").write_bytes(text(said))
+
+        def refusal() -> Any:
+            with Client(node, path=QUALIFIED) as client:
+                return client.ask("tools/call", {"name": "demo.echo", "arguments": {"n": 1}}).get("error")
+
+        refused = wait_for(lambda: (told := refusal()) and told["code"] == 32141 and told, 20)
+        assert refused["message"] == "specification_drift"
+        assert [one["path"] for one in refused["data"]["differences"]] == ["/n", "/until"]
+        assert node.cli("names", "repin", "demo.echo").returncode == 0
+        assert refusal() is None
 
 
 def called(log: Path) -> list[str]:

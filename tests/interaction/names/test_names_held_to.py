@@ -142,6 +142,17 @@ def test_names_that_are_doubled_near_or_beside_registered_ones_are_named(node: R
     node.wait_link("shop", {"tools": len(OFFERED)})
 
 
+@pytest.mark.req("REG-4.2-8")
+def test_a_surface_name_is_shown_unchanged_where_no_prefix_is_in_use(node: RunningNode) -> None:
+    with Client(node, token=token(node, "rich"), path="/mcp/only/shop") as client:
+        listed = {one["name"] for one in client.ask("tools/list", {})["result"]["tools"]}
+        assert {"acme_search", "acme_read"} <= listed
+        assert client.call("acme_read", {"q": "x"})["structuredContent"] == {"did": "acme_read"}
+    with Client(node, token=token(node, "rich")) as client:
+        aliases = {one["name"] for one in client.ask("tools/list", {})["result"]["tools"]}
+        assert {alias.rpartition("__")[2] for alias in aliases} == listed
+
+
 @pytest.mark.req("REG-8.2-3", "REG-9-5")
 def test_a_tool_is_pinned_to_what_it_is_until_it_is_pinned_again(node: RunningNode, tools: Path) -> None:
     narrower = ARGUMENT | {"properties": {"q": {"type": "string", "maxLength": 3}}}

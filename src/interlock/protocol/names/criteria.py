@@ -11,6 +11,7 @@ from interlock.protocol.names.grammar import (
     AMBIGUOUS_SCOPES,
     SCOPE_CLASSES,
     covers,
+    is_handle,
     is_lookalike,
     is_prefix,
     is_scope,
@@ -83,6 +84,9 @@ def _texts(proposal: Proposal) -> Iterator[Finding]:
     if not controller.strip() or len(controller) > 200 or not controller.isprintable():  # REG-4.1-1
         reason = "the change controller has a name of 1 to 200 printable characters"
         yield Finding(criterion=0, verdict="fail", code="controller_missing", reason=reason)
+    if proposal.controller_handle and not is_handle(proposal.controller_handle):  # REG-3-4
+        reason = "a handle is ~ and up to 32 lower-case letters, digits and hyphens, and ~org is no one's"
+        yield Finding(criterion=0, verdict="fail", code="handle_syntax", reason=reason)
     if len(proposal.semantics) > TEXT_CHARS_MAX or len(proposal.contact) > TEXT_CHARS_MAX:
         reason = f"semantics and contact have at most {TEXT_CHARS_MAX} characters"
         yield Finding(criterion=0, verdict="fail", code="text_too_long", reason=reason)

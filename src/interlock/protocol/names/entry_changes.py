@@ -85,6 +85,7 @@ def controller_after(registry: Registry, request: Request, unnamed: Set[str]) ->
     is_nameless = request.is_signed or request.filed_by in unnamed
     return replace(
         controller,
+        handle=proposal.controller_handle,  # REG-3-4
         contact=proposal.contact,
         principals=() if is_nameless else (request.filed_by,),
         keys=(proposal.controller_key,) if proposal.controller_key else (),

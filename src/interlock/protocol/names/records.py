@@ -48,6 +48,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     no_authentication_planned: bool = False
     breaking: bool = False
     controller_key: str = ""  # whose signatures count from now on
+    controller_handle: str = ""  # a label, which proves nothing (REG-3-4)
     contact: str = ""
     previous: str = ""  # the request that was returned, of which this is the resubmission
 
@@ -94,6 +95,7 @@ class Controller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The change controller of entries, and who acts for it: principals of this node, and keys."""
 
     name: str
+    handle: str = ""  # a label, which proves nothing (REG-3-4)
     contact: str = ""
     principals: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()  # as `ed25519:BASE64` or a JWK

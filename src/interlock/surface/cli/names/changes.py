@@ -80,6 +80,9 @@ def request(
         str | None,
         typer.Option("--key", metavar="KEY", help="Whose signatures count: ed25519:BASE64.", show_default=False),
     ] = None,
+    handle: Annotated[
+        str | None, typer.Option("--handle", metavar="~NAME", help="A label of the controller.", show_default=False)
+    ] = None,
     previous: Annotated[
         str | None,
         typer.Option("--previous", metavar="ID", help="The request that was returned.", show_default=False),
@@ -87,9 +90,9 @@ def request(
     override: Override = "",
 ) -> None:
     """Ask for a name. An expert decides in the inbox (exit 3 until then)."""
-    own = ("invocation", "key", "previous", "override")
+    own = ("invocation", "key", "handle", "previous", "override")
     proposal = proposal_of(**{given: value for given, value in locals().items() if given not in (*own, "own")})
-    proposal |= ({"controller_key": key} if key else {}) | ({"previous": previous} if previous else {})
+    proposal |= given(controller_key=key, controller_handle=handle, previous=previous)
     _act(invocation, "request", name, proposal, override)
 
 
