@@ -22,6 +22,7 @@ from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.changes import ControllerChanges
 from interlock.runtime.names.document_watch import DocumentWatch
 from interlock.runtime.names.reminders import Reminders
+from interlock.runtime.names.request_decisions import RequestDecisions
 from interlock.runtime.names.requests import RequestService
 from interlock.runtime.names.sightings import Sightings
 from interlock.runtime.names.state import RegistryState
@@ -73,13 +74,12 @@ class NamesHere:
         self.offered: list[tuple[str, str]] = []
         self.sightings.provide(lambda: self.offered)
         self.changes = ControllerChanges(self.state, self.sightings)
-        self.requests = RequestService(
-            self.state, desk.inbox, self._fetch, lambda _: self.experts, self.sightings.under
-        )
+        decisions = RequestDecisions(self.state, desk.inbox, lambda _: self.experts)
+        self.requests = RequestService(self.state, desk.inbox, self._fetch, decisions, self.sightings.under)
         self.watch = DocumentWatch(self.state, self._fetch, desk.store.kv, desk.clock)
         self.reminders = Reminders(self.state, self.requests.remind)
         self.actions = NamesActions(self.state, self.requests, self.changes)
-        self.deciding = DecisionService(desk.inbox, desk.clock, "node", judge=Signatures(), names=self.requests)
+        self.deciding = DecisionService(desk.inbox, desk.clock, "node", judge=Signatures(), names=decisions)
 
     async def _fetch(self, reference: str) -> Retrieval:
         return self.document

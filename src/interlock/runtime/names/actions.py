@@ -18,7 +18,7 @@ from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.names.actors import Actor
 from interlock.runtime.names.changes import ControllerChanges
 from interlock.runtime.names.requests import RequestService
-from interlock.runtime.names.state import RegistryState
+from interlock.runtime.names.state import RegistryState, own_entry
 
 ACTIONS_PER_DAY_MAX: Final = 200  # of one client
 
@@ -125,7 +125,7 @@ class NamesActions:
 
     async def _amend(self, actor: Actor, name: str, body: Raw) -> Request:
         change = _decoded(body, Amendment)
-        entry = RequestService.own_entry(self._state.registry, name)
+        entry = own_entry(self._state.registry, name)
         current = entry.specification
         scope = change.authentication_scope or entry.authentication_scope
         stays_public = entry.authentication_scope == scope == PUBLIC

@@ -13,9 +13,8 @@ from interlock.protocol.names.records import TEXT_CHARS_MAX, Consent, Implementa
 from interlock.protocol.names.registry import Registry
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.names.actors import Actor, check_controller, step_by
-from interlock.runtime.names.requests import RequestService
 from interlock.runtime.names.sightings import Sightings
-from interlock.runtime.names.state import Change, RegistryState
+from interlock.runtime.names.state import Change, RegistryState, own_entry
 
 REASON_CHARS_MAX: Final = TEXT_CHARS_MAX
 _LOOKED: Final = "an operator of the node has looked at it"
@@ -67,7 +66,7 @@ class ControllerChanges:
         state = self._state
 
         def decide(registry: Registry) -> Change:
-            entry = RequestService.own_entry(registry, name)
+            entry = own_entry(registry, name)
             if not to.strip() or to == entry.change_controller:
                 raise Refused("bad_controller", "say to which other controller")
             step = step_by(actor, state.now, "transfer", name)
@@ -91,7 +90,7 @@ class ControllerChanges:
         state = self._state
 
         def decide(registry: Registry) -> Change:
-            entry = RequestService.own_entry(registry, name)
+            entry = own_entry(registry, name)
             if entry.authentication_scope != PUBLIC:
                 raise Refused("not_public", f"{name} asks for {entry.authentication_scope}")
             controller, by = registry.controller(entry.change_controller), actor
@@ -130,7 +129,7 @@ class ControllerChanges:
             raise Refused("bad_implementation", "say who implements it, in 1 to 200 printable characters")
 
         def decide(registry: Registry) -> Change:
-            RequestService.own_entry(registry, name)
+            own_entry(registry, name)
             if any(one.who == who for one in registry.remaining_implementations(name)):
                 raise Refused("exists", f"{who} is declared to implement {name}")
             made = Implementation(id=id, surface_name=name, who=who, declared_on=state.today)
@@ -147,7 +146,7 @@ class ControllerChanges:
             raise Refused("evidence_required", "say what shows that the implementation has ended")
 
         def decide(registry: Registry) -> Change:
-            entry = RequestService.own_entry(registry, name)
+            entry = own_entry(registry, name)
             known = {one.who: one for one in registry.remaining_implementations(name)}
             if who not in known:
                 raise NotFound("implementation", who, list(known))
@@ -163,7 +162,7 @@ class ControllerChanges:
         state = self._state
 
         def decide(registry: Registry) -> Change:
-            entry = RequestService.own_entry(registry, name)
+            entry = own_entry(registry, name)
             check_controller(actor, registry.controller(entry.change_controller), registry)
             if move is EntryMove.WITHDRAW and entry.status in (Status.ACTIVE, Status.PROVISIONAL):
                 fill(entry)  # says on which day at the earliest, had it been deprecated today

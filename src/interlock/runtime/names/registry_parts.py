@@ -11,6 +11,7 @@ from interlock.runtime.names.document_watch import DocumentWatch
 from interlock.runtime.names.documents import DocumentFetcher
 from interlock.runtime.names.publisher import Publisher
 from interlock.runtime.names.reminders import Reminders
+from interlock.runtime.names.request_decisions import RequestDecisions
 from interlock.runtime.names.requests import RequestService
 from interlock.runtime.names.reviews import Reviews
 from interlock.runtime.names.sightings import Sightings
@@ -22,6 +23,7 @@ from interlock.store.ports import KeyValue, NamesLog
 class NameParts(msgspec.Struct, frozen=True, kw_only=True):
     state: RegistryState
     requests: RequestService
+    decisions: RequestDecisions
     reviews: Reviews
     changes: ControllerChanges
     publisher: Publisher
@@ -36,13 +38,15 @@ def make_name_parts(
     state = RegistryState(names_log, recorder, clock)
     documents = DocumentFetcher(clock)
     sightings = Sightings(state, kv, clock)
-    requests = RequestService(state, inbox, documents.fetch, anchors.approver_names, sightings.under)
+    decisions = RequestDecisions(state, inbox, anchors.approver_names)
+    requests = RequestService(state, inbox, documents.fetch, decisions, sightings.under)
     changes = ControllerChanges(state, sightings)
     watch = DocumentWatch(state, documents.fetch, kv, clock)
     reminders = Reminders(state, requests.remind)
     return NameParts(
         state=state,
         requests=requests,
+        decisions=decisions,
         reviews=Reviews(state, requests, documents, watch, sightings, reminders),
         changes=changes,
         publisher=Publisher(state, lambda: tuple(sorted(anchors.approver_names("names.*")))),

@@ -18,7 +18,7 @@ from interlock.protocol.names.registry import Registry
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.feed import Feed
-from interlock.runtime.base.operator_errors import Refused
+from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.names.initial import initial_steps
 from interlock.store.audit_chain import ORIGIN, ChainCheck, Mark
@@ -154,6 +154,16 @@ class RegistryState:
     def _check_usable(self) -> None:
         if self.trouble is not None:
             raise Refused("unavailable", f"the registry cannot be used: {self.trouble}")
+
+
+def own_entry(registry: Registry, name: str) -> Entry:
+    """The entry of a name, if it is this registry's own. Raises NotFound, Refused."""
+    entry = registry.entry(name)
+    if entry is None:
+        raise NotFound("name", name, list(registry.entries)[:10_000])
+    if entry.source:
+        raise Refused("read_only", f"{name} was imported from {entry.source}; it is changed there")
+    return entry
 
 
 def _record(step: Step) -> NamedRecord:

@@ -130,7 +130,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         agents=safety.loop,
         enrolments=approvals.enrolments,
         configuration=approvals.guard_changes,
-        names=approvals.names.requests,
+        names=approvals.names.decisions,
         proposals=proposals,
         code=approvals.codes.maybe_shown,
         is_current=is_current,
