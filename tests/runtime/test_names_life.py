@@ -102,7 +102,10 @@ async def test_a_review_of_what_is_provisional_no_more_changes_nothing(tmp_path:
         await here.changes.deprecate(ACME, "acme_search")
         done = await here.accept(review, answer=answer)
         assert isinstance(done, Approval)
-        assert (done.status, done.outcome) == (ApprovalStatus.FAILED, "acme_search is Deprecated by now")
+        assert (done.status, done.outcome) == (
+            ApprovalStatus.FAILED,
+            "illegal_transition: acme_search is Deprecated by now",
+        )
         assert here.entry().status is Status.DEPRECATED
 
 

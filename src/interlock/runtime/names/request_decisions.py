@@ -94,7 +94,7 @@ class RequestDecisions:
             try:
                 await self._state.change(lambda registry: self._accept(registry, approval, decision))
             except (Refused, NotFound) as refused:
-                why = refused.message if isinstance(refused, Refused) else "it is gone"
+                why = f"{refused.error}: {refused.message}" if isinstance(refused, Refused) else "it is gone"
                 await self._state.change(lambda registry: self._reject(registry, approval, decision, why))
                 return await self._inbox.finish(approval.id, Move.FAIL, why)
             return await self._inbox.finish(approval.id, Move.SUCCEED, "accepted")
