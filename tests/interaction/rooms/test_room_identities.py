@@ -1,15 +1,21 @@
-"""Identities that an authorization server vouches for are full where the room names them, and no others (X-5.1-2)."""
+"""Identities that an authorization server or a CA vouches for are full where the room names them (X-5.1-2)."""
 
+import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.interaction.authority import Authority, authority, issuer_toml, protected_node
-from tests.interaction.harness import RunningNode
+from tests.interaction.ax.issuing import Certificate
+from tests.interaction.ax.test_client_certificates import House, settings
+from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rooms.participant import Bare, ask
-from websockets.exceptions import InvalidStatus
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidMessage, InvalidStatus
 
 ROOMS = """
 [[room]]
@@ -63,3 +69,60 @@ async def test_issuer_and_subject_are_full_and_nobody_who_looks_like_them(
         assert ask(node, "/v0/topics/garden/history", refused)[0] == 401
     named = {"name": "corp/alice@desk", "for": "client"}
     assert "token" not in node.admin("/admin/tokens", "POST", named)  # nobody is given the name of an identity
+
+
+CERTIFIED = """
+[[room]]
+topic = "garden"
+full = ["certificate:edge01.example.com"]
+members = ["certificate:edge02.*", "*"]
+
+[[room]]
+topic = "shed"
+members = ["*"]
+"""
+
+
+async def come(node: RunningNode, house: House, shown: Certificate | None, topic: str = "garden") -> Bare:
+    context = ssl.create_default_context(cafile=str(house.ca.pem))
+    if shown is not None:
+        context.load_cert_chain(shown.pem, shown.key)
+    url = f"wss://127.0.0.1:{node.port}/v0/ws?topic={topic}"
+    return Bare(await connect(url, ssl=context, compression=None))
+
+
+@pytest.mark.req("X-5.1-2", "X-5.1-6")
+async def test_a_client_certificate_is_full_where_the_room_names_it(tmp_path: Path) -> None:
+    house = House(tmp_path / "certificates")
+    sooner = {"interlock.runtime.fronts.rooms.endpoint:SWEEP_S": 0.0}
+    with running_node(
+        tmp_path, {}, settings(house, '[auth]\nanonymous = "never"\n') + CERTIFIED, settings=sooner
+    ) as node:
+
+        async def welcomed(shown: Certificate | None, topic: str = "garden") -> Any:
+            try:
+                one = await come(node, house, shown, topic)
+            except InvalidStatus as refused:
+                return refused.response.status_code
+            except (ssl.SSLError, ConnectionError, InvalidMessage):
+                return "no connection"
+            told = (await one.next())["payload"]["participant"]
+            await one.leave()
+            return told["id"], told["privilege"]
+
+        edge = "certificate:edge01.example.com"
+        assert await welcomed(house.good) == (edge, "full")
+        other = house.ca.issue("other", ["edge02.example.com"])
+        assert await welcomed(other) == ("certificate:edge02.example.com", "restricted")
+        assert await welcomed(house.good, "shed") == 403  # "*" does not mean certificates
+        assert await welcomed(house.ca.issue("x", ["edge03.example.com"])) == 401
+        assert await welcomed(house.ca.issue("edge01.example.com")) == 401  # a common name is no name
+        assert await welcomed(house.revoked) == 401
+        assert await welcomed(None) == 401
+        for stranger in (house.strange.issue("x", ["edge01.example.com"]), house.refused_by_tls()["expired"]):
+            assert await welcomed(stranger) == "no connection"
+        there = await come(node, house, house.good)
+        await there.next()
+        await asyncio.to_thread(house.ca.revoke, house.crl, house.revoked, house.good)
+        assert await there.closed() == 4401
+        assert await welcomed(house.good) == 401

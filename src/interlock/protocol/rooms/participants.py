@@ -18,6 +18,7 @@ Origin = Literal["grant", "token", "identity", "mode"]
 ParticipantKind = Literal["human", "agent", "robot"]
 PARTICIPANT_KINDS: Final[tuple[ParticipantKind, ...]] = ("human", "agent", "robot")
 
+_CERTIFICATE: Final = "certificate:"  # the beginning of a principal that came by one
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # X-N-2
 _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}")
 
@@ -72,6 +73,9 @@ def is_reserved(participant: str) -> bool:
 
 
 def matches_any(principal: str, patterns: tuple[str, ...]) -> bool:
+    """A certificate is meant only by a pattern that says so: a CA may vouch for more than participants."""
+    if principal.startswith(_CERTIFICATE):
+        patterns = tuple(one for one in patterns if one.startswith(_CERTIFICATE))
     return any(fnmatchcase(principal, pattern) for pattern in patterns)
 
 

@@ -72,6 +72,7 @@ class FrontParts(msgspec.Struct, frozen=True, kw_only=True):
     legacy: LegacyFront
     modern: ModernFront
     bearers: "AccessTokens | None"
+    certificates: "Certificates | None"
     subservers: AxEndpoint | None
     public: PublicEndpoint
     lines: LineFronts
@@ -98,7 +99,8 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
     legacy = LegacyFront(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks, notifications)
     modern = ModernFront(calls.dispatch, lists, calls.audience, tasks, notifications=notifications)
     surfaces = _surfaces(calls, stores, lists, sessions, tasks, FrontPair("flat", legacy, modern))
-    subservers = AxEndpoint(plan, tokens, links.registrar, refusals, _certificates(plan, stores)) if listen else None
+    certificates = _certificates(plan, stores) if listen else None
+    subservers = AxEndpoint(plan, tokens, links.registrar, refusals, certificates) if listen else None
 
     def is_welcome(guest: RegistrantIdentity) -> bool:
         """Whether a subserver that is here could still come in."""
@@ -111,6 +113,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
         legacy=legacy,
         modern=modern,
         bearers=bearers,
+        certificates=certificates,
         subservers=subservers,
         public=PublicEndpoint(
             plan,
@@ -177,7 +180,7 @@ def _surfaces(
 
 
 def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
-    """Who vouches for subservers' certificates. Raises CertificatesInvalid."""
+    """Who vouches for certificates of subservers and participants. Raises CertificatesInvalid."""
     if plan.node.client_ca is None:
         return None
     from interlock.runtime.trust.client_certificates import Certificates

@@ -34,7 +34,8 @@ def make_room_parts(
     plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, fronts: FrontParts
 ) -> RoomParts:
     rooms = Rooms(plan, stores.store, stores.recorder, stores.clock, calls.proposals, stores.replicas)
-    endpoint = RoomsEndpoint(plan, stores.tokens, rooms, stores.refusals, fronts.bearers, stores.clock)
+    vouching = (fronts.bearers, stores.clock, fronts.certificates)
+    endpoint = RoomsEndpoint(plan, stores.tokens, rooms, stores.refusals, *vouching)
     room_links = RoomLinks(
         plan,
         rooms,

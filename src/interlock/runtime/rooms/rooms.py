@@ -269,6 +269,11 @@ class Rooms:
         grant = self._grants.get(f"{room.topic}\n{participant_of(principal)}")
         return grant is not None and grant.admits
 
+    def names(self, principal: str) -> bool:
+        """Whether the lists of any room do."""
+        lists = ((*room.settings.members, *room.settings.full) for room in self.by_topic.values())
+        return any(matches_any(principal, one) for one in lists)
+
     def may_anyone_join(self, room: Room) -> bool:
         """Any client. Tokens for the room do not count."""
         settings = room.settings

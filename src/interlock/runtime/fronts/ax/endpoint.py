@@ -35,6 +35,7 @@ from interlock.runtime.fronts.exchange import Head
 from interlock.runtime.fronts.http_protocol import UPGRADED
 from interlock.runtime.fronts.public import PROXY_HEADERS
 from interlock.runtime.fronts.request_head import HeadInspector
+from interlock.runtime.fronts.shown_certificate import maybe_shown
 from interlock.runtime.fronts.trusted_proxies import TrustedProxies, address_of
 from interlock.runtime.trust.registrant import (
     CERTIFICATE,
@@ -188,7 +189,7 @@ class AxEndpoint:
                 return _UNAUTHORISED
             return registrant_identity(user, rules, on_this_machine=True, tls=None)
         local, tls = (True, None) if uid is not None else self._whence(scope, head)
-        shown = self._certificate_facts(scope, head)
+        shown = maybe_shown(self._certificates, self._proxies, scope, head)
         if head.credential is None:
             if local and self._plan.auth.anonymous != "never":
                 return registrant_identity("local", rules, on_this_machine=local, tls=tls, certificate=shown)
@@ -216,17 +217,6 @@ class AxEndpoint:
         if registrant.principal.startswith(CERTIFICATE) and not may_register(registrant.principal, self._plan.access):
             return False
         return self._certificates.stands(shown)
-
-    def _certificate_facts(self, scope: Scope, head: Head) -> ClientCertificate | Fault | None:
-        """What its client certificate says. A proxy's own certificate is not that of whom it passes on, and a header
-        counts only when a trusted proxy wrote it."""
-        if self._certificates is None:
-            return None
-        peer = address_of(scope["client"][0] if scope["client"] else None)
-        if self._proxies.trusts(peer):
-            return self._certificates.of_header(head.raw_headers)
-        der = scope.get("state", {}).get("certificate")
-        return self._certificates.of_link(der) if der is not None else None
 
     def _whence(self, scope: Scope, head: Head) -> tuple[bool, str | None]:
         """Whether it comes from this machine, and over which TLS. A trusted proxy speaks for whom it passes on."""

@@ -1,14 +1,15 @@
 """The endpoint for participants of rooms: WS /v0/ws, and the paths below /v0 for those without a WebSocket (MCPx 5.2).
 
-An ASGI application. A participant is verified before anything is accepted: by a token for the room, or as a client that
-the room has among its members. Privilege is settled then (MCPx 5.1), before the first message.
+An ASGI application. A participant is verified before anything is accepted: by a token for the room, or as a client, by
+its token or its certificate, that the room has among its members. Privilege is settled then (MCPx 5.1), before the
+first message.
 """
 
 import asyncio
 import re
 import secrets
 from collections.abc import Callable, Coroutine, MutableMapping
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qs, unquote
 
 import msgspec
@@ -38,12 +39,17 @@ from interlock.runtime.fronts.exchange import Head
 from interlock.runtime.fronts.http_protocol import UPGRADED
 from interlock.runtime.fronts.public import PROXY_HEADERS, Bearers
 from interlock.runtime.fronts.request_head import HeadInspector
-from interlock.runtime.fronts.trusted_proxies import address_of, source_of
+from interlock.runtime.fronts.shown_certificate import maybe_shown
+from interlock.runtime.fronts.trusted_proxies import TrustedProxies, address_of, source_of
 from interlock.runtime.rooms.connection import RoomConnection, Wishes
 from interlock.runtime.rooms.room import REMOVED, Room
 from interlock.runtime.rooms.rooms import REMOVED_HINT, REMOVED_WHY, SHUTDOWN, Rooms
 from interlock.runtime.rooms.timeline.history import within_bytes
+from interlock.runtime.trust.registrant import ClientCertificate
 from interlock.store.ports import StoreError
+
+if TYPE_CHECKING:
+    from interlock.runtime.trust.client_certificates import Certificates
 
 PREFIX: Final = "/v0/"
 TICKET_S: Final = 30.0
@@ -90,9 +96,19 @@ class Joined(msgspec.Struct, frozen=True):
 
 class RoomsEndpoint:
     def __init__(
-        self, plan: Plan, tokens: TokenRegistry, rooms: Rooms, refusals: Refusals, bearers: Bearers | None, clock: Clock
+        self,
+        plan: Plan,
+        tokens: TokenRegistry,
+        rooms: Rooms,
+        refusals: Refusals,
+        bearers: Bearers | None,
+        clock: Clock,
+        certificates: "Certificates | None" = None,
     ) -> None:
         self._plan = plan
+        self._certificates = certificates
+        self._proxies = TrustedProxies(plan.node.trusted_proxies)
+        self._shown: dict[str, ClientCertificate] = {}  # the last of each principal that came by one
         self._tokens = tokens
         self._rooms = rooms
         self._refusals = refusals
@@ -123,8 +139,13 @@ class RoomsEndpoint:
         """Ends the connections of those whose credential has ended meanwhile."""
         if now - self._swept >= SWEEP_S:
             self._swept = now
-            tokens = self._tokens
-            self._rooms.dismiss(lambda principal: tokens.stands(principal) and not tokens.has_lapsed(principal))
+            self._rooms.dismiss(self._stands)
+
+    def _stands(self, principal: str) -> bool:
+        shown = self._shown.get(principal)
+        if shown is not None and self._certificates is not None:
+            return self._certificates.stands(shown)
+        return self._tokens.stands(principal) and not self._tokens.has_lapsed(principal)
 
     # Who asks
 
@@ -137,6 +158,11 @@ class RoomsEndpoint:
             return self._take_ticket(query["ticket"], query.get("topic"), head.headers.get(b"origin"))
         credential = head.credential
         if credential is None:
+            shown = maybe_shown(self._certificates, self._proxies, scope, head)
+            name = shown.principal if isinstance(shown, ClientCertificate) else None
+            if isinstance(shown, ClientCertificate) and name is not None and self._rooms.names(name):  # X-5.1-2
+                self._shown[name] = shown
+                return RoomCaller(principal=name)
             peer = address_of(scope["client"][0] if scope["client"] else None)
             local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
             return RoomCaller(principal="local") if local and self._plan.auth.anonymous != "never" else _UNAUTHORISED
