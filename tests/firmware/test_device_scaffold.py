@@ -2,15 +2,14 @@
 
 import json
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
+from tests.device_descriptions import described
 from tests.emulated_chips import FIRMWARE, boot, built, emulator, free_port, need
 
 from interlock.config.device_files import read_device_file
 from interlock.protocol.devices.description import DeviceDescription
-from interlock.protocol.devices.description_check import read_description
 from interlock.protocol.devices.scaffold import CannotScaffold, scaffold, toml
 from interlock.surface.cli.app import run
 
@@ -53,12 +52,6 @@ name = "pressed"
 response = [{ name = "count", type = "u16" }]
 """
 B = A.replace('"a"', '"b"', 1).replace("baud = 9600", 'baud = 9600\ncrc = "crc16"')
-
-
-def described(text: str) -> DeviceDescription:
-    read = read_description(tomllib.loads(text))
-    assert isinstance(read, DeviceDescription), read
-    return read
 
 
 def arm(folder: Path, name: str, profile: str, *flags: str) -> Path:

@@ -8,15 +8,14 @@ import os
 import select
 import threading
 import time
-import tomllib
 import tty
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.device_descriptions import described
 from tests.interaction.harness import RunningNode, Wire
 
-from interlock.protocol.devices.description_check import read_description
 from interlock.protocol.devices.simulation import SimulatedDevice
 from interlock.protocol.devices.wire_formats import framing_of
 
@@ -48,10 +47,9 @@ class Line:
         self.file.write_text(
             f'{head}\n[link]\ntransport = "uart_cbor"\nport = "{self.port}"\n{link}\n' + (f"[[{tools}" if tools else "")
         )
-        described = read_description(tomllib.loads(self.file.read_text()))
-        assert not isinstance(described, tuple), described
-        self.device = SimulatedDevice(described)
-        self.framing = framing_of(described.link, described.profile)
+        read = described(self.file.read_text())
+        self.device = SimulatedDevice(read)
+        self.framing = framing_of(read.link, read.profile)
         self.heard: list[bytes] = []  # messages of the gateway
         self.read = bytearray()  # all bytes of the gateway
         self.written = bytearray()  # and all of the device

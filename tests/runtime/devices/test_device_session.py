@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.device_descriptions import described
 
 from interlock.net.devices import transports
 from interlock.net.devices.connections import Connections
@@ -48,12 +49,6 @@ mutable = true
 reversible = true
 idempotent = true
 """
-
-
-def described(text: str = TEXT) -> DeviceDescription:
-    read = read_description(tomllib.loads(text))
-    assert not isinstance(read, tuple), read
-    return read
 
 
 class Memory:
@@ -117,7 +112,7 @@ class Owner:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
-    made = Memory(described())
+    made = Memory(described(TEXT))
     monkeypatch.setattr(transports, "import_module", lambda name: type("Module", (), {"UartTransport": made.made}))
     return made
 
@@ -269,7 +264,7 @@ async def test_a_heartbeat_answers_no_call_and_a_result_that_cannot_be_read_ends
 
 
 def test_the_first_id_of_a_process_is_not_that_of_every_process() -> None:
-    sessions = [DeviceSession("board", described(), SystemClock(), Owner(), Connections()) for _ in range(8)]
+    sessions = [DeviceSession("board", described(TEXT), SystemClock(), Owner(), Connections()) for _ in range(8)]
     assert len({session._requests._next_id() for session in sessions}) > 1
 
 
@@ -411,7 +406,7 @@ async def test_a_device_that_fell_silent_has_its_transport_opened_anew(memory: M
 
 async def test_whatever_opening_a_transport_raises_it_is_tried_again(memory: Memory) -> None:
     memory.failures = [OverflowError("port must be 0-65535"), UnicodeError("label too long")]
-    session = DeviceSession("board", described(), SystemClock(), Owner(), Connections())
+    session = DeviceSession("board", described(TEXT), SystemClock(), Owner(), Connections())
     session.open()
     for said in ("label too long", "port must be 0-65535"):
         await until(lambda said=said: said in (session.reason or ""))  # type: ignore[misc]

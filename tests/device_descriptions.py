@@ -1,0 +1,12 @@
+"""Descriptions of devices for tests, read from the text of a file as a node reads it."""
+
+import tomllib
+
+from interlock.protocol.devices.description import DeviceDescription
+from interlock.protocol.devices.description_check import read_description
+
+
+def described(text: str) -> DeviceDescription:
+    read = read_description(tomllib.loads(text))
+    assert isinstance(read, DeviceDescription), read
+    return read
