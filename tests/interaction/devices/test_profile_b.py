@@ -90,11 +90,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         "named": Board(Line(workspace, "named", NAMED, QUICK), (1, [], 5), (2, [0, 3], 5)),
         "sixty": Board(Line(workspace, "sixty", ALONE, QUICK), (1, [], 5)),
         "late": Board(Line(workspace, "late", ALONE, QUICK), (1, [], 5)),
+        "sure": Board(Line(workspace, "sure", ALONE, f'{QUICK}\ncrc = "crc16"'), (1, [], 5)),
     }
     queue = Line(workspace, "queue", PLAIN_A, QUICK)
     boards["late"].line.unplug()
     with running_node(folder, {}, GATED) as node:
-        for segment in ("alone", "named", "sixty", "queue"):
+        for segment in ("alone", "named", "sixty", "sure", "queue"):
             node.wait_link(segment, {"state": "ready"})
         made = Place(node, boards, queue, workspace)
         yield made
@@ -225,6 +226,14 @@ def test_what_a_device_does_not_say_is_asked_about_once_and_what_is_final_needs_
     (withheld,) = place.node.link("alone")["withheld"]
     assert withheld["name"] == "tool_2"
     assert "checksum" in withheld["reason"]
+    say_class(place, "sure.tool_1", {}, "irreversible")
+
+    def is_final() -> bool:
+        said = listed(place.node, "sure")["sure.tool_1"]["_meta"]["x-mcpax-capability"]
+        return (said["mutable"], said["reversible"]) == (True, False)
+
+    wait_for(is_final)
+    assert not place.node.link("sure")["withheld"]
 
 
 @pytest.mark.req("AX-B.1-8")

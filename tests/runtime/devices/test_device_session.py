@@ -153,6 +153,18 @@ async def test_every_fifth_message_lost_is_made_good_where_that_is_allowed(memor
 
 
 @pytest.mark.req("AX-B.4-6")
+async def test_nothing_is_sent_again_on_a_transport_that_loses_nothing(memory: Memory) -> None:
+    memory.is_reliable = True
+    session = await opened(Owner(), TEXT.replace("heartbeat_ms = 50", "heartbeat_ms = 5000"))
+    memory.reply = lambda message: []
+    outcome = await called(session, "read")
+    assert isinstance(outcome, Lost)
+    assert outcome.was_sent
+    assert len(memory.calls) == 1
+    await session.close()
+
+
+@pytest.mark.req("AX-B.4-6")
 async def test_a_caller_that_leaves_is_not_sent_again_and_its_place_is_kept(memory: Memory) -> None:
     session = await opened(Owner(), TEXT.replace("heartbeat_ms = 50", "heartbeat_ms = 5000"))
     memory.reply = lambda message: []
