@@ -16,7 +16,7 @@ HEARS_S = 10.0
 
 
 class Bare:
-    secret = name = ""  # where a test needs them
+    secret = name = ""  # of one that `joined` let in
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
@@ -89,7 +89,9 @@ async def joined(node: RunningNode, *who: tuple[str, str], topic: str = "garden"
     async with contextlib.AsyncExitStack() as stack:
         there = []
         for name, privilege in who:
-            one = await Bare.join(node, topic, token(node, name, topic, privilege), **query)
+            secret = token(node, name, topic, privilege)
+            one = await Bare.join(node, topic, secret, **query)
+            one.secret, one.name = secret, name
             stack.push_async_callback(one.leave)
             there.append(one)
             assert (await one.next())["payload"]["event"] == "welcome"

@@ -55,6 +55,9 @@ full = ["client:alice", "local"]
 """
 
 
+LIMIT = 1_048_576  # X-4-13
+
+
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     with running_node(tmp_path_factory.mktemp("rooms"), {}, ROOMS) as started:
@@ -183,10 +186,19 @@ async def test_each_fault_has_one_named_answer_and_the_connection_lives(node: Ru
 @pytest.mark.req("X-4-13")
 async def test_a_large_envelope_is_refused_and_a_huge_frame_ends_the_connection(node: RunningNode) -> None:
     async with joined(node, *names("full")) as (a,):
-        await a.say("x" * 1_100_000)
-        refused = await a.until(event="error")
-        assert refused["payload"]["code"] == "envelope_too_large"
-        assert refused["payload"]["details"]["limit"] == 1024 * 1024
+
+        def whole(size: int) -> str:
+            head = f'{{"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","kind":"mcp","payload":{{"pad":"'
+            return head + "x" * (size - len(head) - 3) + '"}}'
+
+        await a.socket.send(whole(LIMIT))
+        assert (await a.until(kind="mcp"))["from"] == a.name
+        await a.socket.send(whole(LIMIT + 1))
+        refused = (await a.until(event="error"))["payload"]
+        assert (refused["code"], refused["details"]) == ("envelope_too_large", {"limit": LIMIT, "size": LIMIT + 1})
+        status, told = ask(node, "/v0/topics/garden/messages", a.secret, "POST", {"pad": "x" * LIMIT})
+        assert (status, told["error"]) == (413, "envelope_too_large")
+        assert told["details"] == {"limit": LIMIT, "size": LIMIT + len('{"pad": ""}')}
         await a.say("x" * 5_000_000)
         assert await a.closed() == 1009
     assert FRAME_BYTES_MAX == SENT_BYTES_MAX == 4_194_304

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import ssl
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from tests.interaction.authority import Authority, authority, issuer_toml, prote
 from tests.interaction.ax.issuing import Certificate
 from tests.interaction.ax.test_client_certificates import House, settings
 from tests.interaction.harness import RunningNode, running_node
-from tests.interaction.rooms.participant import Bare, ask
+from tests.interaction.rooms.participant import Bare, ask, token
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidMessage, InvalidStatus
 
@@ -69,6 +70,31 @@ async def test_issuer_and_subject_are_full_and_nobody_who_looks_like_them(
         assert ask(node, "/v0/topics/garden/history", refused)[0] == 401
     named = {"name": "corp/alice@desk", "for": "client"}
     assert "token" not in node.admin("/admin/tokens", "POST", named)  # nobody is given the name of an identity
+
+
+LISTED = """
+[node]
+listen = "127.0.0.1:0"
+operator_listen = "127.0.0.1:0"
+origins = ["https://app.example"]
+
+[[room]]
+topic = "garden"
+"""
+
+
+@pytest.mark.req("X-5.2-4")
+async def test_a_page_of_a_listed_origin_opens_a_room_and_no_other_does(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, LISTED) as node:
+        url, right = f"ws://{node.host}:{node.port}/v0/ws?topic=garden", f"Bearer {token(node, 'page')}"
+        for origin in ("https://app.example", f"http://{node.host}:{node.port}", None):
+            headers = {"Authorization": right} | ({} if origin is None else {"Origin": origin})
+            async with connect(url, additional_headers=headers) as page:
+                assert json.loads(await page.recv())["payload"]["event"] == "welcome"
+        for origin in ("https://app.example.evil", "http://app.example", "https://app.example:444", "null"):
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(url, additional_headers={"Authorization": right, "Origin": origin})
+            assert (refused.value.response.status_code, b"bad_origin" in refused.value.response.body) == (403, True)
 
 
 CERTIFIED = """

@@ -6,13 +6,14 @@ import functools
 import http.client
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.interaction.gate.held import ANCHORED, signed_enrolment
 from tests.interaction.harness import RunningNode, running_node, wait_for
-from tests.interaction.rooms.participant import Bare, token
+from tests.interaction.rooms import participant
+from tests.interaction.rooms.participant import Bare, names, token
 
 ROOMS = """
 [rooms]
@@ -86,20 +87,10 @@ def person(node: RunningNode) -> Person:
     return Person(node)
 
 
-@contextlib.asynccontextmanager
-async def joined(node: RunningNode, *privileges: str, topic: str = "garden") -> AsyncIterator[list[Bare]]:
-    async with contextlib.AsyncExitStack() as stack:
-        mark, there = uuid.uuid4().hex[:8], []
-        for number, privilege in enumerate(privileges):
-            secret = token(node, f"p{number}-{mark}", topic, privilege)
-            one = await Bare.join(node, topic, secret)
-            one.secret, one.name = secret, f"p{number}-{mark}"
-            stack.push_async_callback(one.leave)
-            assert (await one.next())["payload"]["event"] == "welcome"
-            for earlier in there:
-                await earlier.until(kind="presence", event="join")
-            there.append(one)
-        yield there
+def joined(
+    node: RunningNode, *privileges: str, topic: str = "garden"
+) -> contextlib.AbstractAsyncContextManager[list[Bare]]:
+    return participant.joined(node, *names(*privileges), topic=topic)
 
 
 async def propose(agent: Bare, target: Bare, payload: dict[str, Any] = WATER, **more: Any) -> str:

@@ -315,9 +315,9 @@ class RoomsEndpoint:
             return [caller.topic] if caller.topic in self._rooms.by_topic else []
         return [topic for topic, room in self._rooms.by_topic.items() if self._rooms.may_join(room, caller.principal)]
 
-    async def _issue_ticket(self, scope: Scope, body: bytes | None, caller: RoomCaller) -> Json | Refusal:
+    async def _issue_ticket(self, scope: Scope, body: bytes | int, caller: RoomCaller) -> Json | Refusal:
         try:
-            topic = msgspec.json.decode(body or b"", type=_TicketRequest).topic
+            topic = msgspec.json.decode(b"" if isinstance(body, int) else body, type=_TicketRequest).topic
         except (msgspec.DecodeError, UnicodeDecodeError):
             return Refusal(400, "topic_required", 'send {"topic": NAME}')
         joined = await self._join(caller, topic)
@@ -372,7 +372,7 @@ class RoomsEndpoint:
             return Refusal(503, "unavailable", "proposals cannot be read at the moment")
 
     async def _decide(
-        self, caller: RoomCaller, topic: str, id: str, what: Literal["fulfil", "reject", "withdraw"], body: bytes | None
+        self, caller: RoomCaller, topic: str, id: str, what: Literal["fulfil", "reject", "withdraw"], body: bytes | int
     ) -> Json | Refusal | EnvelopeRefusal:
         """X-N-6: also for those without a WebSocket."""
         joined = await self._join(caller, topic)
@@ -386,7 +386,9 @@ class RoomsEndpoint:
         elif what == "withdraw":
             decided = await proposals.withdraw(topic, id, who)
         else:
-            decided = await proposals.reject(topic, id, who, joined.principal, maybe_reason(body or b""))
+            decided = await proposals.reject(
+                topic, id, who, joined.principal, maybe_reason(b"" if isinstance(body, int) else body)
+            )
         if isinstance(decided, EnvelopeRefusal):
             return decided
         return {"proposalId": id, "status": STATUS[decided.status].value}
@@ -431,7 +433,7 @@ class RoomsEndpoint:
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
         joined = await self._join(caller, topic)
-        body = None if isinstance(joined, Refusal) else await _read(receive, joined.room.settings.max_envelope_bytes)
+        body = b"" if isinstance(joined, Refusal) else await _read(receive, joined.room.settings.max_envelope_bytes)
         # A body may take its time: what the sender may do is what it may do now.
         again = await self._admit(scope, {})
         joined = again if isinstance(again, Refusal) else await self._join(again, topic)
@@ -443,8 +445,10 @@ class RoomsEndpoint:
         who = joined.who if seat is None else seat.participant
         most = room.settings.max_envelope_bytes
         envelope = (
-            EnvelopeRefusal("envelope_too_large", f"an envelope has at most {most} bytes", {"limit": most})
-            if body is None
+            EnvelopeRefusal(
+                "envelope_too_large", f"an envelope has at most {most} bytes", {"limit": most, "size": body}
+            )
+            if isinstance(body, int)
             else decode_untrusted(body, most)
         )
         if isinstance(envelope, EnvelopeRefusal):
@@ -513,8 +517,8 @@ def _maybe_number(text: str, most: int) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most else None
 
 
-async def _read(receive: Receive, most: int) -> bytes | None:
-    """None where it is longer."""
+async def _read(receive: Receive, most: int) -> bytes | int:
+    """The size alone where it is longer."""
     parts, size = [], 0
     while True:
         message = await receive()
@@ -523,7 +527,7 @@ async def _read(receive: Receive, most: int) -> bytes | None:
         if size <= most:
             parts.append(part)
         if not message.get("more_body", False):
-            return b"".join(parts) if size <= most else None
+            return b"".join(parts) if size <= most else size
 
 
 async def _say_refused(send: Send, refusal: EnvelopeRefusal) -> None:
