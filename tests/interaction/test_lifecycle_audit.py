@@ -133,7 +133,7 @@ def test_the_chain_is_proved_and_one_changed_byte_is_found(tmp_path: Path) -> No
         assert (proof["intact"], proof["records"]) == (True, 30)
         exported = node.cli("audit", "export")
         assert len(exported.stdout.splitlines()) == 30
-        change_one_byte(node.data)
+        assert change_record(node.data, b'"good.echo"', b'"good.ecHo"', at=17) == 17
         broken = node.cli("audit", "verify", "--json")
         assert broken.returncode == 1
         proof = json.loads(broken.stdout)
@@ -141,19 +141,18 @@ def test_the_chain_is_proved_and_one_changed_byte_is_found(tmp_path: Path) -> No
         assert proof["broken"]["sequence"] == 17
 
 
-def change_one_byte(data: Path) -> None:
-    """In record 17, wherever the log keeps it."""
+def change_record(data: Path, was: bytes, now: bytes, at: int = 0) -> int:
+    """In the first record from there on that holds it, wherever the log keeps it; gives its number."""
     whole = re.compile(rb"[^\n]+")
     with sqlite3.connect(data / "audit" / "audit.db") as database:
         for first, blob in database.execute("SELECT seq, data FROM record ORDER BY seq").fetchall():
             for sequence, record in enumerate(whole.finditer(blob), first):
-                if sequence == 17:
-                    changed = record[0].replace(b'"good.echo"', b'"good.ecHo"')
-                    blob = blob[: record.start()] + changed + blob[record.end() :]
-                    database.execute("UPDATE record SET data = ? WHERE seq = ?", (blob, first))
+                if sequence >= at and was in record[0]:
+                    changed = blob[: record.start()] + record[0].replace(was, now) + blob[record.end() :]
+                    database.execute("UPDATE record SET data = ? WHERE seq = ?", (changed, first))
                     database.commit()
-                    return
-    raise AssertionError("record 17 was not found")
+                    return sequence
+    raise AssertionError(f"no record holds {was!r}")
 
 
 def test_a_killed_node_loses_a_second_at_most_and_leaves_a_whole_chain(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 from tests.interaction.rooms.participant import Bare, ask, token
+from tests.interaction.test_lifecycle_audit import change_record
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 ROOMS = """
@@ -214,7 +215,7 @@ async def test_one_who_only_posts_is_known_after_a_restart(tmp_path: Path) -> No
         await one.leave()
 
 
-@pytest.mark.req("X-8-1")
+@pytest.mark.req("X-8-1", "X-7.1-2")
 async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         one = await Bare.join(node, "garden", token(node, "agent"))
@@ -241,6 +242,10 @@ async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
         assert not [each for each in told if each[0] == "rooms/observe" and each[2] != observed]
         assert [each["reason"] for each in records if each["method"] == "rooms/promote"] == ["trusted"]
         assert node.cli("audit", "verify").returncode == 0
+        changed = change_record(node.data, refused.encode(), refused[::-1].encode())
+        verified = node.cli("audit", "verify", "--json")
+        assert verified.returncode == 1
+        assert json.loads(verified.stdout)["broken"]["sequence"] == changed
 
 
 @pytest.mark.req("X-8-3", "X-8-1")
