@@ -29,6 +29,7 @@ trust_annotations = true
 [[room]]
 topic = "shed"
 interlock_tools = ["any.*"]
+presence_grace_s = 60
 """
 
 
@@ -126,6 +127,17 @@ async def test_every_way_in_is_refused_to_who_was_removed_until_an_admin_lets_it
 
 def witness_token(node: RunningNode, name: str) -> str:
     return token(node, f"{name}-reads", privilege="full")
+
+
+@pytest.mark.req("X-5.1-6", "X-4.4.1-3")
+async def test_who_was_removed_has_left_at_once(node: RunningNode) -> None:
+    (gone, _), _ = who = names("full", "full")
+    async with joined(node, *who, topic="shed") as (_, witness):
+        admin(node, gone, "disconnect", "shed")
+        left = await witness.until(kind="presence", event="leave")
+        assert left["payload"]["participant"]["id"] == gone
+        there = ask(node, "/v0/topics/shed/participants", witness.secret)[1]["participants"]
+        assert {one["id"] for one in there} == {witness.name, "interlock"}
 
 
 @pytest.mark.req("X-5.1-6", "X-10.1-4")

@@ -97,6 +97,7 @@ class Seat(msgspec.Struct):
     noticed: float = float("-inf")
     is_observed: bool = False  # as in `Settled`
     was_here: bool = True  # the last connection that it had
+    is_removed: bool = False  # it cannot return within the grace
 
 
 class RoomFeeds(msgspec.Struct, frozen=True):
@@ -208,7 +209,7 @@ class Room:
             seat.participant, seat.principal = who, principal
             seat.connections.append(connection)
             self._replace_oldest(seat)
-        seat.is_observed = is_observed
+        seat.is_observed, seat.is_removed = is_observed, False
         self._note_seen(who, principal)
         self._audit.add("join", self.topic, principal, "ok", participant=who.id, source=source)
         self._feeds.presence.publish((self, who.id))
@@ -258,8 +259,8 @@ class Room:
         self._feeds.seated.publish((self, participant))
         if not seat.connections:
             # A link that flaps costs every model in the room the tokens of two messages (X-4.4.1-3).
-            loop = asyncio.get_running_loop()
-            seat.leaves = loop.call_later(self.settings.presence_grace_s, self._say_leave, participant)
+            grace_s = 0.0 if seat.is_removed else self.settings.presence_grace_s
+            seat.leaves = asyncio.get_running_loop().call_later(grace_s, self._say_leave, participant)
             self._feeds.presence.publish((self, participant))
 
     def _say_leave(self, participant: str) -> None:
@@ -312,6 +313,8 @@ class Room:
         """Returns how many connections were closed: of this replica, or of all."""
         seat = self.seats.get(participant)
         open_ones = [] if seat is None else [one for one in seat.connections if one.is_here or everywhere]
+        if seat is not None:
+            seat.is_removed = code == REMOVED
         for connection in open_ones:
             connection.close(code, reason)
         return len(open_ones)
