@@ -102,7 +102,7 @@ def _reference(proposal: Proposal, retrieval: Retrieval | None) -> Iterator[Find
         yield Finding(criterion=2, verdict="revise", code="reference_missing", reason="a specification is required")
         return
     reference = read_reference(text)
-    open_: Verdict = "note" if proposal.status == Status.PROVISIONAL.value else "needs_expert"
+    open_: Verdict = "note" if proposal.status == Status.PROVISIONAL.value else "needs_expert"  # REG-5-12
     if reference.unstable is not None:  # REG-5-4
         yield Finding(criterion=2, verdict=open_, code="reference_unstable", reason=f"{text}: {reference.unstable}")
     if retrieval is not None and retrieval.outcome != "retrieved":  # REG-5-4
@@ -143,10 +143,10 @@ def _scope(proposal: Proposal, registry: Registry, amends: Entry | None) -> Iter
     ):  # REG-4.1-6
         reason = f"{scope_class(scope)} is a new class of credential; accepting says that the specification defines it"
         yield Finding(criterion=4, verdict="needs_expert", code="scope_class_new", reason=reason)
-    if scope == PUBLIC and not proposal.no_authentication_planned:
+    if scope == PUBLIC and not proposal.no_authentication_planned:  # REG-8.4-3
         reason = "state no_authentication_planned: a public surface stays public"
         yield Finding(criterion=4, verdict="revise", code="public_not_permanent", reason=reason)
-    if amends is not None and amends.authentication_scope == PUBLIC != scope:
+    if amends is not None and amends.authentication_scope == PUBLIC != scope:  # REG-8.4-4
         verdict: Verdict = "needs_expert" if proposal.breaking else "revise"
         reason = "callers without a credential are shut out: a breaking change, to be stated as breaking"
         yield Finding(criterion=4, verdict=verdict, code="scope_tightened", reason=reason)
@@ -160,16 +160,16 @@ def _collisions(proposal: Proposal, registry: Registry, today: str) -> Iterator[
     standing = registry.entry(name)
     if standing is not None and standing.deprecation is not None:  # REG-7.3-2
         yield Finding(criterion=5, verdict="note", code="deprecated", reason=standing.deprecation)
-    if prefix != NONE and not (is_prefix(prefix) and covers(prefix, name)):
+    if prefix != NONE and not (is_prefix(prefix) and covers(prefix, name)):  # REG-4.1-7
         reason = f"{prefix} is no prefix of {name} that ends with an underscore"
         yield Finding(criterion=5, verdict="fail", code="prefix_mismatch", reason=reason)
     elif (conflict := registry.prefix_conflict(name, prefix, controller, today)) is not None:  # REG-5-8, REG-7.2-2
         yield Finding(criterion=5, verdict="fail", code="prefix_conflict", reason=conflict)
     own = sorted(holder.prefix for holder in registry.holders.values() if holder.controller == controller)
-    if own and prefix not in own:
+    if own and prefix not in own:  # REG-4.2-5
         reason = f"{controller} has the prefix {own[0]}; register all its surfaces under one"
         yield Finding(criterion=5, verdict="note", code="prefix_advice", reason=reason)
-    elif prefix == NONE and not proposal.cross_vendor:
+    elif prefix == NONE and not proposal.cross_vendor:  # REG-4.2-6
         reason = "a name without a prefix is for several vendors: state cross_vendor, or take a prefix"
         yield Finding(criterion=5, verdict="needs_expert", code="prefix_advice", reason=reason)
     for entry in registry.entries.values():

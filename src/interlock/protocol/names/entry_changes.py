@@ -34,7 +34,9 @@ def takes_effect(entry: Entry, request: Request) -> bool:
     if proposal is None or proposal.breaking or any(one.verdict == "needs_expert" for one in request.findings):
         return False
     after = _revision(0, proposal, request.retrieval, "")
-    return after.authentication_scope == entry.authentication_scope and is_compatible(entry.specification, after)
+    return after.authentication_scope == entry.authentication_scope and is_compatible(
+        entry.specification, after
+    )  # REG-8.2-1
 
 
 def amended_entry(
@@ -51,7 +53,7 @@ def amended_entry(
         specification_reference=proposal.specification_reference,
         authentication_scope=proposal.authentication_scope,
         revisions=(*entry.revisions, after),  # REG-4.1-3
-        scope_tightened_on=today if is_tightened else entry.scope_tightened_on,
+        scope_tightened_on=today if is_tightened else entry.scope_tightened_on,  # REG-8.4-4
         public_confirmed_on=today if proposal.authentication_scope == PUBLIC else None,
     )
 

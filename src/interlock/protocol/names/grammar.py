@@ -76,12 +76,12 @@ def _character_fault(each: str, text: str) -> str:
 
 
 def is_prefix(text: str) -> bool:
-    return len(text) < NAME_OCTETS_MAX and _PREFIX.fullmatch(text) is not None
+    return len(text) < NAME_OCTETS_MAX and _PREFIX.fullmatch(text) is not None  # REG-3-5
 
 
 def covers(prefix: str, name: str) -> bool:
     """Whether a name falls under a prefix: on the boundary of a component, and not the whole of it."""
-    return len(name) > len(prefix) and name.startswith(prefix)
+    return len(name) > len(prefix) and name.startswith(prefix)  # REG-3-5
 
 
 def is_scope(text: str) -> bool:

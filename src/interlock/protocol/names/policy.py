@@ -33,8 +33,8 @@ class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
             return "off"
         fails = judgement.verdict in _FAILS and not (judgement.verdict is SurfaceVerdict.UNDECIDED and is_accepted)
         if judgement.verdict is SurfaceVerdict.INPUT_ONLY:
-            fails = self.strict
+            fails = self.strict  # REG-8.1-5
         if not fails:
             is_plain = judgement.verdict in VERIFIED and judgement.verdict is not SurfaceVerdict.INPUT_ONLY
             return "pass" if is_plain and not judgement.notes else "warn"
-        return said if is_trusted and entry.status in _ENFORCED else "warn"
+        return said if is_trusted and entry.status in _ENFORCED else "warn"  # REG-8.1-2, REG-N-5

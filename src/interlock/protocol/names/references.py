@@ -47,7 +47,7 @@ def read_reference(text: str) -> Reference:
 
 
 def _draft(name: str, revision: str | None) -> Reference:
-    if revision is None:
+    if revision is None:  # REG-4.1-4
         url = f"https://datatracker.ietf.org/doc/{name}/"
         return Reference(kind="draft", data=name, url=url, unstable="it names no revision of the draft")
     full = f"{name}-{revision}"
@@ -64,14 +64,14 @@ def _uri(text: str) -> Reference:
         return Reference(
             kind="unknown", data=text, unstable="it is no document identifier: an RFC, a draft, a DOI, https"
         )
-    if parts.scheme == "http":
+    if parts.scheme == "http":  # REG-4.1-4
         return Reference(kind="uri", data=text, unstable="it is http, which anyone on the way can change")
     if parts.username is not None:
         return Reference(kind="uri", data=text, unstable="it holds a credential")
-    if _is_private(host):
+    if _is_private(host):  # REG-4.1-4
         return Reference(kind="uri", data=text, unstable="its host is not public")
     owner = None if host in _SHARED_HOSTS else host
-    if host in _CODE_HOSTS and _COMMIT.search(parts.path) is None:
+    if host in _CODE_HOSTS and _COMMIT.search(parts.path) is None:  # REG-4.1-4
         return Reference(kind="uri", data=text, url=text, unstable="it names a branch of a code host, not a commit")
     return Reference(kind="uri", data=text, url=text, owner=owner)
 

@@ -74,7 +74,7 @@ class Registry:
         if not entry.source:
             return True
         source = self.sources.get(entry.source)
-        return source is not None and source.is_trusted
+        return source is not None and source.is_trusted  # REG-N-5
 
     def controller(self, name: str) -> Controller:
         """Its record; no one acts for one that is not known yet."""

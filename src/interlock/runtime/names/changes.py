@@ -166,7 +166,7 @@ class ControllerChanges:
             check_controller(actor, registry.controller(entry.change_controller), registry)
             if move is EntryMove.WITHDRAW and entry.status in (Status.ACTIVE, Status.PROVISIONAL):
                 fill(entry)  # says on which day at the earliest, had it been deprecated today
-            if (entry.status, move) not in ENTRY_MOVES:
+            if (entry.status, move) not in ENTRY_MOVES:  # REG-7.3-1
                 raise Refused("illegal_transition", f"what is {entry.status.value} cannot be {_PAST[move]}")
             after = ENTRY_MOVES[entry.status, move]
             moved = replace(fill(entry), status=after or entry.status)

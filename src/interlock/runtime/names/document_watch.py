@@ -52,10 +52,10 @@ class DocumentWatch:
         failures, told = seen.failures + 1, seen.told
         if found.outcome == "retrieved":
             failures = 0
-            if found.digest not in (entry.specification.document_digest, told):
+            if found.digest not in (entry.specification.document_digest, told):  # REG-8.2-4
                 told = found.digest or ""
                 await self._note(entry.surface_name, "document_changed", f"{entry.specification_reference}: {told}")
-        elif failures == LOST_AFTER:
+        elif failures == LOST_AFTER:  # REG-8.2-4
             await self._note(entry.surface_name, "reference_lost", found.detail)
         seen = Seen(day=self._state.today, failures=failures, told=told)
         await self._kv.put(BUCKET, entry.surface_name, msgspec.json.encode(seen), self._clock.wall())
@@ -76,4 +76,4 @@ def _is_watched(entry: Entry) -> bool:
 
 def _is_due(entry: Entry, seen: Seen | None, today: str) -> bool:
     last = seen.day if seen is not None else entry.specification.registered
-    return days_between(last, today) >= EVERY_DAYS
+    return days_between(last, today) >= EVERY_DAYS  # REG-8.2-4

@@ -70,7 +70,7 @@ class Publisher:
                         Step(at=at, by=by, what="import", subject=old.surface_name, entry=old, is_removed=True)
                     )
             for entry in entries:
-                new = replace(entry, source=source)
+                new = replace(entry, source=source)  # REG-9-4
                 if registry.entries.get(entry.surface_name) not in (new, _own(entry, source)):
                     steps.append(Step(at=at, by=by, what="import", subject=entry.surface_name, entry=new))
             return Change(tuple(steps), made)

@@ -81,7 +81,7 @@ def confirmation_due(entry: Entry) -> str | None:
 
 def is_unconfirmed(entry: Entry, today: str) -> bool:
     due = confirmation_due(entry)
-    return due is not None and today >= due
+    return due is not None and today >= due  # REG-8.4-2
 
 
 def _is_watched(entry: Entry) -> bool:
@@ -109,7 +109,7 @@ def _maybe_review_notice(entry: Entry, now: str) -> Step | None:
 
 def _maybe_public_notice(entry: Entry, now: str) -> Step | None:
     due = confirmation_due(entry)
-    if due is None or now[:10] < due:
+    if due is None or now[:10] < due:  # REG-8.4-2
         return None
     said = f"it is public, and no one has confirmed that for {PUBLIC_DAYS} days"
     return Step(at=now, by=REGISTRY, what=CONFIRM, subject=entry.surface_name, reason=said, notice=due)

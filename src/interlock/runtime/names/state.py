@@ -161,7 +161,7 @@ def own_entry(registry: Registry, name: str) -> Entry:
     entry = registry.entry(name)
     if entry is None:
         raise NotFound("name", name, list(registry.entries)[:10_000])
-    if entry.source:
+    if entry.source:  # REG-9-4
         raise Refused("read_only", f"{name} was imported from {entry.source}; it is changed there")
     return entry
 

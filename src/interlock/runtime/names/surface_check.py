@@ -233,12 +233,12 @@ def _held_to_pin(
         offered = SchemaPair(item.get("inputSchema"), item.get("outputSchema"))
     except CodecError:
         return found
-    if offered.digest == pin.digest:
+    if offered.digest == pin.digest:  # REG-8.2-3
         return found
     unknown = Judgement(name=name, verdict=absent_verdict(name), digest=offered.digest)
     judged = found.judgement if found is not None else unknown
     compared = compare(pinned, offered, effort)
-    if compared.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE) and not policy.strict:
+    if compared.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE) and not policy.strict:  # REG-8.2-3
         warning = _WORDS["pin_differs"].format(name=name)
         told = "; ".join(filter(None, (found.warning if found is not None else "", warning)))
         return Surface(judgement=judged, warn=lambda: told)
