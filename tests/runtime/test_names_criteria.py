@@ -242,6 +242,9 @@ async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(h
     assert request.state is RequestState.IN_REVIEW
     found = {"reference_not_retrievable", "schema_imprecise", "prefix_advice", "controller_reference_mismatch"}
     assert found == codes(request.findings)
+    (advice,) = [one for one in request.findings if one.code == "prefix_advice"]
+    assert (advice.criterion, advice.verdict) == (5, "needs_expert")
+    assert advice.reason == "a name without a prefix is for several vendors: state cross_vendor, or take a prefix"
     imprecise = [one for one in request.findings if one.code == "schema_imprecise"]
     assert {(one.criterion, one.verdict) for one in imprecise} == {(3, "needs_expert")}
     reasons = " ".join(one.reason for one in request.findings)
@@ -299,7 +302,7 @@ async def test_prefixes_are_advised_and_nothing_is_refused_for_them(here: NamesH
     await here.registered()
     second = await here.requests.file(ACME, proposal("other_list", vendor_prefix="other_"))
     (advice,) = second.findings
-    assert (advice.code, advice.verdict) == ("prefix_advice", "note")
+    assert (advice.criterion, advice.code, advice.verdict) == (5, "prefix_advice", "note")
     assert advice.reason == "Acme has the prefix acme_; register all its surfaces under one"
     assert isinstance(await here.accept(second, reason=None), Approval)
     assert here.entry("other_list").vendor_prefix == "other_"

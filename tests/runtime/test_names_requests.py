@@ -259,9 +259,12 @@ async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(her
     tighter = proposal(specification_reference="draft-acme-search-05")
     returned = await here.requests.amend(ACME, tighter)
     assert returned.state is RequestState.REVISION_REQUESTED
-    assert "scope_tightened" in codes(returned.findings)
+    tightened = [(one.criterion, one.verdict) for one in returned.findings if one.code == "scope_tightened"]
+    assert tightened == [(4, "revise")]
     breaking = await here.requests.amend(ACME, proposal(specification_reference="draft-acme-search-05", breaking=True))
     assert breaking.state is RequestState.IN_REVIEW
+    tightened = [(one.criterion, one.verdict) for one in breaking.findings if one.code == "scope_tightened"]
+    assert tightened == [(4, "needs_expert")]
     assert here.entry().authentication_scope == "public"
     await here.accept(breaking)
     assert here.entry().authentication_scope == "member-recognition"
