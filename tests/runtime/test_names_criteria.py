@@ -306,6 +306,18 @@ async def test_prefixes_are_advised_and_nothing_is_refused_for_them(here: NamesH
     assert advice.reason == "Acme has the prefix acme_; register all its surfaces under one"
     assert isinstance(await here.accept(second, reason=None), Approval)
     assert here.entry("other_list").vendor_prefix == "other_"
+    assert codes(await here.requests.check(proposal("acme_third"))) == set()  # under its own
+    first = proposal("zebra_x", change_controller="Zebra", vendor_prefix="zebra_")
+    assert codes(await here.requests.check(first)) == set()  # for one vendor, and says so by its prefix
+
+
+@pytest.mark.req("REG-8.4-3")
+async def test_a_surface_that_stays_public_is_stated_to(here: NamesHere) -> None:
+    stated = proposal(authentication_scope="public", no_authentication_planned=True)
+    request = await here.requests.file(ACME, stated)
+    assert (request.state, request.findings) == (RequestState.IN_REVIEW, ())
+    asked_for = proposal("acme_list", no_authentication_planned=False)  # nothing is stated of what asks for more
+    assert (await here.requests.file(ACME, asked_for)).state is RequestState.IN_REVIEW
 
 
 @pytest.mark.req("REG-4.1-5")

@@ -256,6 +256,7 @@ async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(her
     )
     assert same.state is RequestState.ACCEPTED
     assert here.entry().specification.document_digest == here.document.digest  # nothing was fetched, nothing forgotten
+    assert here.entry().scope_tightened_on is None
     tighter = proposal(specification_reference="draft-acme-search-05")
     returned = await here.requests.amend(ACME, tighter)
     assert returned.state is RequestState.REVISION_REQUESTED
