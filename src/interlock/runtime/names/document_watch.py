@@ -50,10 +50,10 @@ class DocumentWatch:
         if found.outcome == "skipped_offline":
             return
         failures, told = seen.failures + 1, seen.told
-        if found.outcome == "retrieved":
+        if found.digest is not None:
             failures = 0
             if found.digest not in (entry.specification.document_digest, told):  # REG-8.2-4
-                told = found.digest or ""
+                told = found.digest
                 await self._note(entry.surface_name, "document_changed", f"{entry.specification_reference}: {told}")
         elif failures == LOST_AFTER:  # REG-8.2-4
             await self._note(entry.surface_name, "reference_lost", found.detail)
