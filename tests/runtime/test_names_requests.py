@@ -164,6 +164,7 @@ async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) 
             await work
         assert refused.value.error == error
     assert here.entry("zoo_feed") == replace(foreign, source=source)
+    assert (await here.changes.deprecate(ACME, "acme_search")).status is EntryStatus.DEPRECATED  # its own it changes
     await import_(replace(foreign, status=EntryStatus.WITHDRAWN, withdrawn_on="2025-01-01"))
     assert here.entry("zoo_feed").status is EntryStatus.WITHDRAWN
     with pytest.raises(Refused) as refused:  # it is the other registry's to give away

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.protocol.test_surface_judgement import ARGUMENT, INTEGER, RETURN, STRING, entry, revision, with_property
 from tests.runtime.aql_place import place
 from tests.runtime.still import House, Leaf, house, move, still, tool, turns
 
+from interlock.protocol.names.publication import Publication, publish
 from interlock.protocol.names.records import Step
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.names.state import Change
@@ -190,6 +192,32 @@ async def test_the_configuration_says_what_follows(tmp_path: Path) -> None:
         client = await node.client().greet()
         assert (await client.tools())["shop.search"]["_meta"]["dev.interlock/surface"]["verdict"] == "mismatch"
         assert "result" in await client.call("shop.search", {"query": 1})
+
+
+@still
+@pytest.mark.req("REG-N-5", "REG-9-4")
+async def test_an_imported_registry_removes_no_tool_until_its_source_is_trusted(tmp_path: Path) -> None:
+    source = "https://names.example"
+    document = publish(Publication(entries=(entry(revision()),), updated="2026-11-17", today="2026-11-17"), "json")
+    async with house(tmp_path) as node:
+        publisher, state = node.node.approvals.names.publisher, node.node.approvals.names.state
+        await bound(node, offered(BAD))
+        client = await node.client().greet()
+
+        async def listed() -> Any:
+            await node.node.rejudgement.settle()
+            return (await client.tools()).get("shop.search")
+
+        await publisher.import_("operator:ada", document, source, is_trusted=False)
+        assert (await listed())["_meta"]["dev.interlock/surface"]["verdict"] == "mismatch"
+        assert "result" in await client.call("shop.search", {"query": 1})
+        await publisher.trust("operator:ada", source, is_trusted=True)
+        assert await listed() is None
+        assert (await client.call("shop.search", {"query": 1}))["error"]["message"] == "surface_mismatch"
+        await publisher.trust("operator:ada", source, is_trusted=False)
+        assert await listed() is not None
+        unknown = msgspec.structs.replace(entry(revision()), source="https://other.example")
+        assert not state.is_trusted(unknown) and state.is_trusted(entry(revision()))
 
 
 ROUTES = '[registry]\nroutes = { search = ["nowhere", "wrong", "half", "first", "second"] }\n'
