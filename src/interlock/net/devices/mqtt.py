@@ -27,7 +27,6 @@ from interlock.protocol.devices.mqtt_topics import is_online, topics_of
 from interlock.protocol.net.address_scope import is_loopback
 
 PORT, PORT_TLS = 1883, 8883
-MESSAGES_WAITING_MAX = 64  # for their device
 MESSAGES_PER_S = 100  # of one device, beside its answers: five times the events that are passed on
 BURST_S = 2.0  # of that rate may come at once
 FLOOD_REST_S = 30.0  # before a device that sent more is heard again
@@ -145,7 +144,7 @@ class MqttBroker:
         self._address = address
         self._stations: dict[str, MqttTransport] = {}  # by each topic
         self._client: BoundedClient | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._publishing: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -153,6 +152,7 @@ class MqttBroker:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.MaximumPacketSize = PACKET_BYTES_MAX
         client = BoundedClient(
+            self._take,
             address.host,
             address.port,
             username=address.username,
@@ -162,7 +162,6 @@ class MqttBroker:
             properties=properties,
             keepalive=KEEPALIVE_S,
             timeout=ANSWER_S,
-            max_queued_incoming_messages=MESSAGES_WAITING_MAX,
             tls_context=await asyncio.to_thread(ssl.create_default_context) if address.tls else None,
             socket_options=SOCKET_OPTIONS,
             logger=_LOGGER,
@@ -173,14 +172,14 @@ class MqttBroker:
             why = client.fault or error
             raise TransportFailed(f"the broker {address.host}:{address.port} cannot be reached: {why}") from error
         self._client = client
-        self._reader = asyncio.create_task(self._read(client))
+        self._watcher = asyncio.create_task(self._watch(client))
 
     async def close(self) -> None:
         client, self._client = self._client, None
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.cancel()
-            await asyncio.wait([reader])
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.wait([watcher])
         if client is not None:
             with contextlib.suppress(aiomqtt.MqttError, OSError):
                 await client.__aexit__(None, None, None)
@@ -220,20 +219,18 @@ class MqttBroker:
         except aiomqtt.MqttError as error:
             self._lose(client, error)
 
-    async def _read(self, client: BoundedClient) -> None:
-        try:
-            async for message in client.messages:
-                topic = message.topic.value
-                station = self._stations.get(topic)
-                if station is not None and isinstance(message.payload, bytes | bytearray):
-                    station.receive_untrusted(topic, bytes(message.payload))
-        except aiomqtt.MqttError as error:
-            self._lose(client, error)
+    def _take(self, topic: str, payload: bytes) -> None:
+        station = self._stations.get(topic)
+        if station is not None:
+            station.receive_untrusted(topic, payload)
 
-    def _lose(self, client: BoundedClient, error: Exception) -> None:
+    async def _watch(self, client: BoundedClient) -> None:
+        self._lose(client, await client.ended())
+
+    def _lose(self, client: BoundedClient, error: BaseException | None) -> None:
         if self.loss is None:
             where = f"{self._address.host}:{self._address.port}"
-            self.loss = f"the connection to the broker {where} ended: {client.fault or error}"
+            self.loss = f"the connection to the broker {where} ended: {client.fault or error or 'it was closed'}"
             for station in set(self._stations.values()):
                 station.lose(self.loss)
 

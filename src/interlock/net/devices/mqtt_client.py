@@ -3,9 +3,11 @@
 The library keeps whatever a broker announces, sends with QoS 2 and never releases, or leaves unread, and reads as fast
 as it can. Each is bounded here, where the library reads. What is kept beyond ends the connection, and `fault` says why.
 What comes faster is read more slowly, as of a serial line: the broker has to wait, and others on the node have their
-turn. What answers a message of ours is not counted against the broker.
+turn. What answers a message of ours is not counted against the broker. A message is handed over as it is read: the
+library's own queue drops what comes faster than its reader takes it, of any device.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,8 +28,10 @@ READS_PER_MESSAGE: Final = 2 * READS_PER_PACKET  # of ours: its acknowledgement,
 
 
 class BoundedClient(aiomqtt.Client):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, take: Callable[[str, bytes], None], *arguments: Any, **options: Any) -> None:
+        """`take` is given the topic and the payload of each message."""
         super().__init__(*arguments, **options)
+        self._take = take
         self.fault: str | None = None  # of the broker: what it did that is not borne
         self._paid_until = 0.0
         self._client._sock_recv = self._bounded(self._client)  # type: ignore[method-assign, assignment]  # no other seam
@@ -35,6 +39,14 @@ class BoundedClient(aiomqtt.Client):
     def expect_answer(self) -> None:
         """A message is published."""
         self._paid_until -= READS_PER_MESSAGE / READS_PER_S
+
+    async def ended(self) -> BaseException | None:
+        """Waits for the end of the connection, and says why."""
+        await asyncio.wait([self._disconnected])
+        return self._disconnected.exception()
+
+    def _on_message(self, client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
+        self._take(message.topic, bytes(message.payload))
 
     def _bounded(self, client: paho.Client) -> Callable[[int], bytes]:
         """Every byte passes here; for the rest of a packet the library asks for as many as were announced."""
