@@ -140,6 +140,27 @@ def test_what_cannot_be_undone_needs_a_link_that_finds_wrong_bytes(project: Proj
         assert project.load("").plan.devices.described
 
 
+@pytest.mark.req("AX-B.1-1")
+@pytest.mark.parametrize("key", ["mutable", "reversible"])
+def test_what_registers_do_is_written_out_as_well(project: Project, key: str) -> None:
+    text = """
+    profile = "modbus"
+    [link]
+    transport = "modbus_tcp"
+    host = "127.0.0.1"
+    [[tool]]
+    id = 1
+    name = "read"
+    mutable = false
+    reversible = true
+    registers = [{ table = "input", address = 10, field = { name = "celsius", type = "u16" } }]
+    """
+    describe(project, text)
+    assert project.load("").plan.devices.described
+    describe(project, "\n".join(line for line in text.splitlines() if key not in line))
+    assert f"'read' does not say whether it is {key}" in project.problem("").message
+
+
 LINKS = """\
 profile = "{profile}"
 [link]

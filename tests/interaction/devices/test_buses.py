@@ -137,7 +137,7 @@ def test_arguments_are_checked_and_nothing_of_the_route_reaches_the_line(place: 
 
     assert call(place.node, tool, {"level": 7})["structuredContent"] == {}
     with Wire(place.node) as wire:
-        params = {"name": tool, "arguments": {"level": 7, **METADATA}, **METADATA}
+        params = {"name": tool, "arguments": {"level": 7, "_meta": METADATA, **METADATA}, **METADATA}
         answer = wire.modern("tools/call", params, meta={"progressToken": "t", "traceparent": "00-1", **METADATA})
     assert answer.message["result"]["structuredContent"] == {}
     plain, decorated = end.heard

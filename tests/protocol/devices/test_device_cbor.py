@@ -35,6 +35,32 @@ def refusal(message: bytes, codec: Any = CODEC) -> str:
     return refused.value.code
 
 
+@pytest.mark.req("AX-8.2-7")
+@pytest.mark.parametrize(
+    ("major", "schema"),
+    [
+        (0, {"type": "integer", "minimum": 0}),
+        (1, {"type": "integer"}),
+        (2, {"type": "string", "contentEncoding": "base64"}),
+        (3, {"type": "string"}),
+        (4, {"type": "array"}),
+        (5, {"type": "object"}),
+        (6, None),
+        (7, {"type": ["number", "boolean", "null"]}),
+        (8, None),
+    ],
+)
+def test_each_major_type_is_a_schema_and_tags_are_none(major: int, schema: dict[str, Any] | None) -> None:
+    message = encoded({1: "r", 3: [{0: 1, 1: [major], 2: 5}]})
+    if schema is None:
+        assert refusal(message) == "malformed"
+        return
+    registration = CODEC.decode_untrusted(message)
+    assert isinstance(registration, Registration)
+    made = input_schema(announced_tool(registration.tools[0], None, LINK))
+    assert (made["properties"], made["required"]) == ({"arg0": schema}, ["arg0"])
+
+
 def nested(depth: int) -> bytes:
     return b"\xa2\x02\x01\x04" + b"\x81" * (depth - 1) + b"\x00"
 

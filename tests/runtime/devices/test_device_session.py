@@ -243,6 +243,37 @@ def announced(**ids: int) -> bytes:
     return encoded({1: "r", 3: [{0: number, 1: [], 2: 5, 3: name} for name, number in ids.items()]})
 
 
+@pytest.mark.req("AX-8.3-3")
+async def test_a_device_that_does_not_register_is_asked_again_every_five_seconds(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    later, waits = loop.call_later, []
+
+    def call_sooner(delay: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
+        waits.append(delay)
+        return later(delay / 1000, callback, *arguments)
+
+    monkeypatch.setattr(loop, "call_later", call_sooner)
+    asked = asyncio.Event()
+
+    def hear(message: bytes) -> list[bytes]:
+        if len(memory.heard) == 4:
+            asked.set()
+        return []
+
+    memory.reply = hear
+    session = DeviceSession(
+        "board", described(f"{SELF_DESCRIBING}heartbeat_ms = 30000\n"), SystemClock(), Owner(), Connections()
+    )
+    session.open()
+    async with asyncio.timeout(2.0):
+        await asked.wait()
+    await session.close()
+    assert set(memory.heard) == {encoded({1: "r"})}
+    assert waits[:3] == [5.0] * 3
+
+
 @pytest.mark.req("AX-B.3-3")
 async def test_no_call_keeps_a_number_that_means_another_tool_now(memory: Memory) -> None:
     memory.reply = lambda message: [announced(read=1, fire=2)] if read_untrusted(message).get(1) == "r" else []
