@@ -132,6 +132,28 @@ async def test_what_is_not_addressed_to_it_is_seen_and_not_performed(node: Runni
         await other.leave()
 
 
+@pytest.mark.req("X-4.1-4")
+async def test_an_answer_is_the_one_of_whom_was_asked_under_the_id_that_was_sent(node: RunningNode) -> None:
+    robot = f"bare-{uuid.uuid4().hex[:8]}"
+    bare = await Bare.join(node, "garden", token(node, robot, privilege="full"))
+    other = await Bare.join(node, "garden", token(node, f"bare-{uuid.uuid4().hex[:8]}", privilege="full"))
+    async with participant(node) as caller:
+        asking = asyncio.create_task(caller.request(robot, "tools/call", {"name": "read"}))
+        asked = await bare.until(**{"from": caller.id, "kind": "mcp"})
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "r", "version": "1"}}
+        first = {"jsonrpc": "2.0", "id": asked["payload"]["id"], "result": hello}
+        await bare.send("mcp", first, to=[caller.id], correlation_id=asked["id"])
+        while asked["payload"].get("method") != "tools/call":
+            asked = await bare.until(**{"from": caller.id, "kind": "mcp"})
+        rpc_id = asked["payload"]["id"]
+        for who, id, text in ((other, rpc_id, "forged"), (bare, f"{rpc_id}0", "another"), (bare, rpc_id, "meant")):
+            result = {"jsonrpc": "2.0", "id": id, "result": {"said": text}}
+            await who.send("mcp", result, to=[caller.id], correlation_id=asked["id"])
+        assert (await asyncio.wait_for(asking, 5.0)).result == {"said": "meant"}
+    await bare.leave()
+    await other.leave()
+
+
 @pytest.mark.req("X-4.2-1")
 async def test_a_call_that_became_a_proposal_is_given_up_when_its_caller_says(node: RunningNode) -> None:
     async with with_tools(participant(node)) as target, participant(node, "restricted") as agent:
