@@ -42,6 +42,9 @@ class Tree:
             text = script.read_text()
             (self._python.parent / script.name).write_text(f"#!{self._python}\n" + text.partition("\n")[2])
             (self._python.parent / script.name).chmod(0o755)
+        for program in Path(sys.executable).parent.iterdir():  # what tests start beside Python, such as nats-server
+            if not (self._python.parent / program.name).exists():
+                (self._python.parent / program.name).symlink_to(program)
 
     def run(self, tests: list[str], seconds: float) -> bool | None:
         """Whether the tests pass, at least one of them not being skipped; None when they do not end in time."""

@@ -5,6 +5,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from inboxes import Hands, desk_at
 
@@ -14,7 +15,7 @@ from interlock.runtime.base.replicas import Replicas
 from interlock.runtime.fronts.http_protocol import UPGRADED
 from interlock.runtime.fronts.rooms.endpoint import RoomCaller, RoomsEndpoint
 from interlock.runtime.rooms.proposals import Proposals
-from interlock.runtime.rooms.rooms import Rooms
+from interlock.runtime.rooms.rooms import Grant, Rooms
 
 PLAN = Plan(workspace=Path(), data=Path(), room=(RoomPlan(topic="pair", written={"max_participants": 2}),))
 
@@ -106,3 +107,9 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
         assert closed.count(4403) == 2  # those of a
         assert room.has_place("a") and not room.has_place("c")
         await rooms.close()
+
+
+@pytest.mark.req("X-8-3")
+def test_a_grant_that_was_kept_before_rooms_were_migrated_lets_no_stranger_in() -> None:
+    kept = msgspec.json.decode(b'{"privilege":"full","by":"operator:ada","at":1.0}', type=Grant)
+    assert (kept.admits, kept.is_removal, kept.until) == (False, False, None)

@@ -282,6 +282,8 @@ async def test_who_sent_an_envelope_may_be_said_and_is_filled_in_where_it_is_not
             heard = await witness.until(id=said)
             assert heard["from"] == name
             assert datetime.fromisoformat(heard["ts"]).tzinfo is not None
+        dated = await one.say("hello", ts="2026-11-18T00:00:00.125Z")
+        assert (await witness.until(id=dated))["ts"] == "2026-11-18T00:00:00.125Z"
         await one.say("hello", **{"from": other})
         refused = (await one.until(event="error"))["payload"]
         assert (refused["code"], refused["details"]) == ("from_mismatch", {"expected": name})
