@@ -113,11 +113,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorTree]:
 def filled(tree: OperatorTree, skeleton: str) -> list[str]:
     path, _, rest = resolve(BY_SKELETON[skeleton].words)
     words = shlex.split(ARGUMENTS[skeleton]) if skeleton in ARGUMENTS else list(rest)
-    known = {
-        "HELD": lambda: held_call(tree),
-        "GRANT": lambda: str(tree.interlock("grants", "list", "--json").json["grants"][0]["terms"]["id"]),
-    }
-    return [*path, *(known[word]() if word in known else word for word in words)]
+    known = {"HELD": held_call, "GRANT": made_grant}
+    return [*path, *(known[word](tree) if word in known else word for word in words)]
 
 
 LITRES = itertools.count(1)  # no grant covers a larger number than it was signed for
@@ -128,6 +125,12 @@ def held_call(tree: OperatorTree) -> str:
     found = re.search(r"interlock approve ([0-9a-f-]+)", said.out + said.err)
     assert found, said.out + said.err
     return found[1]
+
+
+def made_grant(tree: OperatorTree) -> str:
+    made = tree.interlock("approve", held_call(tree), "--standing", "--key", "ada", "--yes", **PASSPHRASE)
+    assert made.code == 0, made.err
+    return str(tree.interlock("grants", "list", "--json").json["grants"][0]["terms"]["id"])
 
 
 def run(tree: OperatorTree, words: list[str]) -> Finished:
