@@ -11,6 +11,7 @@ from program import Inline, Interlock
 
 from interlock.protocol.drivers.binding.hook_entry import STANDARD
 from interlock.surface.cli.codes import codes_for, every_code, every_key
+from interlock.surface.operator import error_cases
 
 BAD = """\
 [node]
@@ -220,6 +221,13 @@ def test_every_public_code_is_explained(code: str) -> None:
         assert one.means.endswith(".")
         assert one.next.endswith(".")
         assert one.whose.islower()
+
+
+@pytest.mark.parametrize(
+    "code", sorted({one.name for one in vars(error_cases).values() if isinstance(one, error_cases.ErrorCase)})
+)
+def test_every_code_of_the_operator_endpoint_is_explained(code: str) -> None:
+    assert codes_for(code)
 
 
 def test_every_key_leads_to_its_code() -> None:

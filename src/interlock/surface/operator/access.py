@@ -9,7 +9,7 @@ from interlock.operator_api.requests import IssueToken
 from interlock.operator_api.rooms import RoomPrivilege
 from interlock.store.tokens import TokenRoom, token_name_fault
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
-from interlock.surface.operator.error_cases import BAD_TOKEN_NAME, NOT_FOUND, UNKNOWN_PRIVILEGE
+from interlock.surface.operator.error_cases import BAD_ROOM_OF_TOKEN, BAD_TOKEN_NAME, NOT_FOUND, UNKNOWN_PRIVILEGE
 from interlock.surface.operator.requests import RejectedRequest
 
 
@@ -48,7 +48,7 @@ ENDPOINTS = (
         summary="Make a token. This answer is the only one that shows it.",
         role="admin",
         status=201,
-        errors=(BAD_TOKEN_NAME, UNKNOWN_PRIVILEGE),
+        errors=(BAD_TOKEN_NAME, BAD_ROOM_OF_TOKEN, UNKNOWN_PRIVILEGE),
     ),
     Endpoint(
         method="DELETE",

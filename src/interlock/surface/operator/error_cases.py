@@ -33,6 +33,7 @@ BAD_GRANT_DRAFT = ErrorCase("bad_grant", 409, "no such grant can be signed; the 
 BAD_HOST = ErrorCase("bad_host", 409, "not the name of a host")
 BAD_SECRET_NAME = ErrorCase("bad_secret_name", 409, "a secret cannot have this name")
 BAD_TOPIC = ErrorCase("bad_topic", 409, "a room cannot have this name")
+BAD_ROOM_OF_TOKEN = ErrorCase("bad_participant", 409, "no participant has this id; or bad_topic, reserved_id")
 BAD_TOKEN_NAME = ErrorCase("bad_token_name", 409, "a token cannot have this name")
 FOLDED = ErrorCase("folded", 409, "the page showed some values by their size alone, and was not told to go on")
 CHANGED = ErrorCase("changed", 409, "it is not what was shown: the files, or the definition of the tool")
