@@ -111,7 +111,8 @@ def test_every_surface_name_is_a_name_for_clients_and_comes_back_from_an_alias(n
 
 @pytest.mark.req("REG-3-5")
 def test_a_prefix_counts_only_on_the_boundary_of_a_component() -> None:
-    assert is_prefix("org_alter_")
+    assert is_prefix("org_alter_") and is_prefix("a" * 62 + "_")
+    assert not is_prefix("a" * 63 + "_")  # no name could begin so
     assert not any(is_prefix(text) for text in ("", "_", "org_alter", "org__", "1a_", "Org_", "org_1_", "a" * 64 + "_"))
     assert covers("org_alter_", "org_alter_ingest")
     assert not any(covers("org_alter_", name) for name in ("org_alterx", "org_alter", "org_alter_"))
