@@ -295,7 +295,7 @@ class FakeTokens:
         return msgspec.convert({"tokens": self._data.token_list}, Tokens)
 
     async def issue(
-        self, name: str, audience: str, scope: str | None, days: int | None, room: object = None
+        self, name: str, audience: str, scope: str | None, days: int | None, room: object = None, *, by: str
     ) -> IssuedToken:
         made = {
             "id": "00000000000000aa",
@@ -317,7 +317,7 @@ class FakeTokens:
             expires_at="2026-12-15T10:00:00Z",
         )
 
-    async def revoke(self, ref: str) -> RevokedTokens:
+    async def revoke(self, ref: str, by: str) -> RevokedTokens:
         gone = [one["id"] for one in self._data.token_list if ref in (one["id"], one["name"])]
         if not gone:
             raise NotFound("token", ref, [str(one["name"]) for one in self._data.token_list])

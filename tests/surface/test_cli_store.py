@@ -54,6 +54,24 @@ def test_tokens_are_listed_and_revoked_without_a_node(interlock: Interlock) -> N
     assert interlock("access", "revoke", "me").code == 1
 
 
+def test_a_token_made_or_revoked_without_a_node_is_on_record_and_the_token_is_not(interlock: Interlock) -> None:
+    issued = interlock("access", "token", "--for", "client", "--name", "ci", "--scope", "read", "--json").json
+    assert interlock("access", "revoke", "ci").code == 0
+    assert interlock("access", "revoke", "ci").code == 1
+    told = interlock("audit", "export").out
+    records = [json.loads(line) for line in told.splitlines()]
+    assert [(one["who"], one["via"], one["method"], one["outcome"]) for one in records] == [
+        ("local", "operator", "tokens/issue", "made"),
+        ("local", "operator", "tokens/revoke", "revoked"),
+    ]
+    for one in records:
+        assert (one["token_id"], one["token_name"], one["token_for"]) == (issued["id"], "ci", "client")
+        assert (one["scope"], one["until"]) == ("read", issued["expires_at"])
+    assert issued["token"] not in told
+    assert interlock("audit", "verify").code == 0
+    assert "tokens/issue ci for client" in interlock("audit", "tail").out
+
+
 @pytest.mark.parametrize("name", ["", "a b", "-x", "a" * 65, "ü", "a\nb", "../x"])
 def test_a_name_that_a_principal_cannot_bear_is_refused(inline: Inline, name: str) -> None:
     done = inline("access", "token", "--for", "client", f"--name={name}")

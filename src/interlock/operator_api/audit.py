@@ -23,6 +23,16 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
     reason: Annotated[str | None, Meta(description="Why.")] = None
     ms: Annotated[float | None, Meta(description="How long it took.")] = None
     anchor: Annotated[str | None, Meta(description="The name of the key that signed a decision.")] = None
+    room: Annotated[str | None, Meta(description="The room that it is about.")] = None
+    participant: Annotated[str | None, Meta(description="The participant of a room that it is about.")] = None
+    privilege: Annotated[str | None, Meta(description="What a token lets its participant do: full or restricted.")] = (
+        None
+    )
+    token_id: Annotated[str | None, Meta(description="The id of the token that was made or revoked.")] = None
+    token_name: Annotated[str | None, Meta(description="Its name.")] = None
+    token_for: Annotated[
+        str | None, Meta(description="Who may use it: client, subserver, room, operator, browser.")
+    ] = None
 
 
 class AuditPage(Struct, Generic[Record], frozen=True, kw_only=True):

@@ -168,14 +168,14 @@ class TokenTable:
         records = [TokenRecord.decode(entry.value) for entry in await self._kv.entries(BUCKET, now)]
         return sorted(records, key=lambda record: (record.created_at, record.id))
 
-    async def revoke(self, reference: str, now: float) -> tuple[TokenId, ...]:
-        """Revoke the token of that id or, if no id fits, all of that name. Returns the ids that it revoked."""
+    async def revoke(self, reference: str, now: float) -> tuple[TokenRecord, ...]:
+        """Revoke the token of that id or, if no id fits, all of that name. Returns those that it revoked."""
         entries = await self._kv.entries(BUCKET, now)
         records = [(entry, TokenRecord.decode(entry.value)) for entry in entries]
         meant = [pair for pair in records if pair[1].id == reference] or [
             pair for pair in records if pair[1].name == reference
         ]
-        return tuple([record.id for entry, record in meant if await self._revoke_one(entry, record, now)])
+        return tuple([record for entry, record in meant if await self._revoke_one(entry, record, now)])
 
     async def forget_ended(self, audience: TokenAudience, now: float) -> None:
         """Removes the records of that audience that open nothing any more."""

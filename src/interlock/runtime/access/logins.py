@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from interlock.runtime.access.token_records import token_line
 from interlock.runtime.access.tokens import Operator, TokenRegistry
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.recorder import Recorder
@@ -81,7 +82,9 @@ class LoginService:
         """Revokes the session of these cookies. Raises StoreError."""
         cookie = maybe_cookie(host, cookies)
         if cookie is not None:
-            await self._tokens.revoke(token_hash(cookie)[:ID_LENGTH])
+            for ended in await self._tokens.revoke(token_hash(cookie)[:ID_LENGTH]):
+                by = f"browser:{ended.id[:8]}"
+                await self._recorder.append_now(token_line("revoke", ended, by, self._clock.wall()))
 
     @property
     def is_secure(self) -> bool:

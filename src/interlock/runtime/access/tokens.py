@@ -224,13 +224,14 @@ class TokenRegistry:
         self._records[token_hash(token)] = record
         return token, record
 
-    async def revoke(self, reference: str) -> tuple[str, ...]:
+    async def revoke(self, reference: str) -> tuple[TokenRecord, ...]:
         now = self._clock.wall()
         revoked = await self._table.revoke(reference, now)
         self._known.clear()
         # Not read again: what another replica revokes meanwhile would be taken back.
+        ids = {one.id for one in revoked}
         for hash, record in self._records.items():
-            if record.id in revoked:
+            if record.id in ids:
                 self._records[hash] = msgspec.structs.replace(record, revoked_at=now)
         return revoked
 

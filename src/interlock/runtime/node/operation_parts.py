@@ -127,7 +127,7 @@ def make_operations(
         passkeys=approvals.passkeys,
         rooms=RoomOperations(rooms.rooms, stores.audit, stores.recorder, stores.clock),
         secrets=SecretOperations(links.credentials, calls.keepers, links.servers.own, drivers.drivers),
-        tokens=TokenOperations(stores.tokens, dismiss),
+        tokens=TokenOperations(stores.tokens, dismiss, stores.recorder, stores.clock),
         tools=ToolOperations(
             calls.catalog,
             approvals.definitions,

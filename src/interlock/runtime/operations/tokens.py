@@ -1,19 +1,24 @@
-"""Tokens for clients, subservers and operators: listed, issued and revoked."""
+"""Tokens for clients, subservers, rooms and operators: listed, issued and revoked, with a record of each."""
 
 from collections.abc import Callable
 
 from interlock.operator_api.access import IssuedToken, RevokedTokens, Tokens
 from interlock.protocol.rooms.envelope import PROTOCOLS
 from interlock.protocol.rooms.participants import is_participant_id, is_reserved, is_topic
+from interlock.runtime.access.token_records import token_line
 from interlock.runtime.access.tokens import TokenRegistry, issued_token
+from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.base.recorder import Recorder
 from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenRoom
 
 
 class TokenOperations:
-    def __init__(self, tokens: TokenRegistry, dismiss: Callable[[], None]) -> None:
+    def __init__(self, tokens: TokenRegistry, dismiss: Callable[[], None], recorder: Recorder, clock: Clock) -> None:
         """`dismiss` closes connections whose token is no longer valid."""
         self._tokens = tokens
+        self._recorder = recorder
+        self._clock = clock
         self._dismiss = dismiss
 
     async def list_all(self) -> Tokens:
@@ -26,24 +31,30 @@ class TokenOperations:
         scope: Scope | None,
         days: int | None,
         room: TokenRoom | None = None,
+        *,
+        by: str,
     ) -> IssuedToken:
-        """None means the configured default. A name may be used again. May raise Refused."""
+        """None means the configured default. A name may be used again. Raises Refused, StoreError."""
         if room is not None and (fault := _room_fault(room)) is not None:
             raise Refused(*fault)
         try:
             token, record = await self._tokens.issue(name, audience, scope, days, room)
         except BadTokenName as error:
             raise Refused("bad_token_name", str(error)) from None
+        # Where this fails the token is not shown, so that no one ever has it.
+        await self._recorder.append_now(token_line("issue", record, by, self._clock.wall()))
         return issued_token(token, record)
 
-    async def revoke(self, ref: str) -> RevokedTokens:
-        """`ref` is an id or a name. Raises NotFound."""
+    async def revoke(self, ref: str, by: str) -> RevokedTokens:
+        """`ref` is an id or a name. Raises NotFound, StoreError."""
         revoked = await self._tokens.revoke(ref)
         if not revoked:
             live = [record for record in await self._tokens.list() if record.revoked_at is None]
             raise NotFound("token", ref, [record.name for record in live])
-        self._dismiss()
-        return RevokedTokens(revoked=revoked)
+        self._dismiss()  # first: also where the log cannot be written
+        for record in revoked:
+            await self._recorder.append_now(token_line("revoke", record, by, self._clock.wall()))
+        return RevokedTokens(revoked=tuple(record.id for record in revoked))
 
 
 def _room_fault(room: TokenRoom) -> tuple[str, str] | None:

@@ -28,11 +28,13 @@ async def issue_token(exchange: OperatorExchange[IssueToken]) -> IssuedToken:
         said = f"a privilege is one of {', '.join(get_args(RoomPrivilege))}"
         raise RejectedRequest(UNKNOWN_PRIVILEGE.status, UNKNOWN_PRIVILEGE.name, said, {"member": "room.privilege"})
     room = None if wanted.room is None else convert(wanted.room, type=TokenRoom, from_attributes=True)
-    return await exchange.operations.tokens.issue(wanted.name, wanted.audience, wanted.scope, wanted.days, room)
+    return await exchange.operations.tokens.issue(
+        wanted.name, wanted.audience, wanted.scope, wanted.days, room, by=exchange.principal
+    )
 
 
 async def revoke_token(exchange: OperatorExchange[None]) -> RevokedTokens:
-    return await exchange.operations.tokens.revoke(exchange.path("ref"))
+    return await exchange.operations.tokens.revoke(exchange.path("ref"), exchange.principal)
 
 
 async def revoke_key(exchange: OperatorExchange[None]) -> RevokedKeys:

@@ -7,25 +7,27 @@ answers are those of the operator endpoint.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from interlock.config.plan import Plan
 from interlock.operator_api.access import IssuedToken, RevokedTokens
+from interlock.runtime.access.token_records import token_line
 from interlock.runtime.access.tokens import TokenRegistry, issued_token
 from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.store_backends import build_audit_reader
+from interlock.runtime.base.store_backends import build_audit, build_audit_reader
 from interlock.runtime.credentials.shared_store import build_names_log, build_shared_store
 from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict
 from interlock.store.ports import AuditReader, StoreError
-from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenTable
+from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenRecord, TokenTable
 from interlock.surface.cli.client.operator import Answer
 from interlock.surface.cli.terminal.errors import Refused
 
 T = TypeVar("T")
 
 PAGE = 1000
+LOCAL = "local"  # who changes something in a data folder, as at a node's own socket
 
 
 class StoredTokens:
@@ -35,7 +37,9 @@ class StoredTokens:
 
     def issue(self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None) -> Answer:
         async def issue(book: TokenRegistry) -> IssuedToken:
-            return issued_token(*await book.issue(name, audience, scope, days))
+            token, record = await book.issue(name, audience, scope, days)
+            await self._record("issue", record)
+            return issued_token(token, record)
 
         return self._with_book(issue)
 
@@ -47,9 +51,14 @@ class StoredTokens:
             revoked = await book.revoke(ref)
             if not revoked:
                 raise Refused("not_found", f"there is no token {ref}", hint="interlock access list shows them")
-            return RevokedTokens(revoked=revoked)
+            await self._record("revoke", *revoked)
+            return RevokedTokens(revoked=tuple(record.id for record in revoked))
 
         return self._with_book(revoke)
+
+    async def _record(self, event: Literal["issue", "revoke"], *tokens: TokenRecord) -> None:
+        now = SystemClock().wall()
+        await record_stored(self._plan, self._folder, [token_line(event, one, LOCAL, now) for one in tokens])
 
     def _with_book(self, job: Callable[[TokenRegistry], Awaitable[object]]) -> Answer:
         async def with_book() -> Answer:
@@ -65,6 +74,16 @@ class StoredTokens:
             return run_stored(with_book())
         except BadTokenName as error:
             raise Refused("bad_token_name", str(error)) from None
+
+
+async def record_stored(plan: Plan, folder: Path, lines: list[bytes]) -> None:
+    """Appends to the audit log of the folder, after what its node wrote. Raises StoreError."""
+    audit = build_audit(plan.store.backend, folder)
+    try:
+        await audit.open()
+        await audit.append(lines)
+    finally:
+        await audit.close()
 
 
 class StoredAudit:

@@ -10,8 +10,8 @@ from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.start_errors import CannotStart
 from interlock.runtime.credentials.shared_store import build_shared_store
 from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import ProofVerifier
-from interlock.surface.cli.client.offline import run_stored
+from interlock.runtime.trust.approval_proofs import ProofVerifier, revocation_line
+from interlock.surface.cli.client.offline import LOCAL, record_stored, run_stored
 from interlock.surface.cli.client.operator import Answer
 from interlock.surface.cli.terminal.errors import Refused
 
@@ -26,6 +26,9 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
             anchors.load()
             await store.open()
             revoked = await ProofVerifier(store.kv, SystemClock(), anchors).revoke(ref)
+            if revoked:
+                line = revocation_line(revoked, ref, LOCAL, SystemClock().wall())
+                await record_stored(plan, folder, [line])
         except CannotStart as error:
             raise Refused("key_unusable", str(error)) from None
         finally:

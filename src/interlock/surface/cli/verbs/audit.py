@@ -195,8 +195,14 @@ def export(
 
 
 def _told(record: "AuditRecord") -> tuple[str, str]:
-    """What was done, and how it ended."""
-    what = record.tool if record.tool and record.method == CALL else f"{record.method} {record.tool or ''}".rstrip()
+    """What was done and to whom, and how it ended."""
+    words: list[str | None] = [record.tool] if record.tool and record.method == CALL else [record.method, record.tool]
+    if record.token_name is not None:
+        words += [record.token_name, f"for {record.token_for}"]
+        words += [f"{record.room} as {record.participant}, {record.privilege}"] if record.room else []
+    else:
+        words.append(record.participant)
+    what = " ".join(word for word in words if word)
     remarks = [f"signed with key {record.anchor}"] if record.anchor else []
     remarks += [record.reason] if record.reason else []
     return what, f"{record.outcome} ({'; '.join(remarks)})" if remarks else record.outcome

@@ -1,0 +1,66 @@
+"""Tokens that are made and revoked at a running node are on record, and `audit tail` says which and for whom."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.rooms.participant import joined
+
+ROOMS = '[[room]]\ntopic = "garden"\n'
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with running_node(tmp_path_factory.mktemp("records"), {}, ROOMS) as started:
+        yield started
+
+
+def about(node: RunningNode, id: str) -> list[dict[str, Any]]:
+    return [one for one in node.admin("/admin/audit?limit=1000")["records"] if one.get("token_id") == id]
+
+
+@pytest.mark.parametrize("audience", ["client", "subserver", "operator"])
+def test_a_token_is_on_record_when_it_is_made_and_when_it_is_revoked(node: RunningNode, audience: str) -> None:
+    made = node.admin("/admin/tokens", "POST", {"name": f"of-{audience}", "for": audience, "scope": "read"})
+    assert node.admin(f"/admin/tokens/{made['id']}", "DELETE") == {"revoked": [made["id"]]}
+    records = about(node, made["id"])
+    assert [(one["method"], one["verdict"], one["outcome"]) for one in records] == [
+        ("tokens/issue", "made", "made"),
+        ("tokens/revoke", "revoked", "revoked"),
+    ]
+    for one in records:
+        assert (one["who"], one["via"], one["token_name"]) == ("local", "operator", f"of-{audience}")
+        assert (one["token_for"], one["scope"], one["until"]) == (audience, "read", made["expires_at"])
+    assert made["token"] not in json.dumps(records)
+
+
+def test_the_record_names_who_made_it_and_the_room_it_is_for(node: RunningNode) -> None:
+    boss = node.admin("/admin/tokens", "POST", {"name": "boss", "for": "operator"})["token"]
+    done = node.cli(
+        *("access", "token", "--for", "room", "--name", "ann", "--topic", "garden", "--participant", "ann"),
+        *("--privilege", "full", "--json", "--url", node.operator_url),
+        env={"INTERLOCK_TOKEN": boss},
+    )
+    made = json.loads(done.stdout)
+    (record,) = about(node, made["id"])
+    assert (record["who"], record["token_for"]) == ("operator:boss", "room")
+    assert (record["room"], record["participant"], record["privilege"]) == ("garden", "ann", "full")
+    assert "tokens/issue ann for room garden as ann, full" in node.cli("audit", "tail", env={"COLUMNS": "200"}).stdout
+
+
+def test_all_tokens_of_a_name_are_on_record_each(node: RunningNode) -> None:
+    ids = {node.admin("/admin/tokens", "POST", {"name": "twin", "for": "client"})["id"] for _ in range(2)}
+    assert set(node.admin("/admin/tokens/twin", "DELETE")["revoked"]) == ids
+    for id in ids:
+        assert [one["method"] for one in about(node, id)] == ["tokens/issue", "tokens/revoke"]
+
+
+async def test_the_tail_names_the_participant_that_was_acted_on(node: RunningNode) -> None:
+    async with joined(node, ("bea", "restricted")):
+        node.admin("/admin/participants/bea/promote?topic=garden", "POST", {})
+        node.admin("/admin/participants/bea/disconnect?topic=garden", "POST", {})
+    told = node.cli("audit", "tail", env={"COLUMNS": "200"}).stdout
+    assert "rooms/promote rooms.garden bea" in told
+    assert "rooms/disconnect rooms.garden bea" in told
