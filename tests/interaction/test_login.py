@@ -136,7 +136,10 @@ def test_a_session_is_listed_revoked_and_makes_no_other(page: Page, node: Runnin
 def test_logging_out_ends_this_session_alone(page: Page, node: RunningNode) -> None:
     other = Page(node)
     other.log_in(link(node))
+    who = page.send("GET", "/session")[1]["principal"]
     assert page.send("DELETE", "/session")[0] == 200
+    (record,) = [one for one in node.admin("/admin/audit?limit=1000")["records"] if one["who"] == who][1:]
+    assert (record["method"], record["outcome"], record["token_for"]) == ("tokens/revoke", "revoked", "browser")
     assert (page.send("GET", "/session")[0], other.send("GET", "/session")[0]) == (401, 200)
 
 
