@@ -30,6 +30,17 @@ class Station:
         for number, start in enumerate(range(0, len(rest), 7), first):
             self.put(bytes([0x20 | number % 16]) + rest[start : start + 7])
 
+    async def answer(self, message: bytes) -> None:
+        """As fast as the other side's flow control allows."""
+        self.put(bytes([0x10 | len(message) >> 8, len(message) & 0xFF]) + message[:6])
+        at, first = 6, 1
+        while at < len(message):
+            granted = await self.take()
+            assert granted[0] == 0x30
+            block = message[at : at + 7 * granted[1]] if granted[1] else message[at:]
+            self.put_consecutive(block, first)
+            at, first = at + len(block), first + granted[1]
+
     async def take(self) -> bytes:
         frame = await asyncio.to_thread(self.bus.recv, 2.0)
         assert frame is not None
@@ -41,7 +52,7 @@ class Station:
 async def pair() -> AsyncIterator[tuple[CanTransport, Owner, Station]]:
     channel, owner, connections = next(CHANNELS), Owner(), Connections()
     station = Station(channel)
-    link = {"transport": "can_cbor", "interface": "virtual", "channel": channel, "max_frame": 4095}
+    link = {"transport": "can_cbor", "interface": "virtual", "channel": channel, "max_frame": 4095, "in_flight": 3}
     transport = CanTransport("motor", description(**link, rx_id=RX, tx_id=TX), owner, connections)
     await transport.open()
     try:
@@ -180,34 +191,84 @@ async def test_a_bus_that_fails_is_lost_for_all_its_devices_and_can_be_opened_ag
     assert len(owner.lost) == 1
 
 
+@pytest.fixture
+async def beside(pair: tuple[CanTransport, Owner, Station]) -> AsyncIterator[Owner]:
+    """Of another device, at the same bus."""
+    transport, _, _ = pair
+    owner, channel = Owner(), transport._link.channel
+    link = description(transport="can_cbor", interface="virtual", channel=channel, rx_id=RX + 2, tx_id=TX + 2)
+    other = CanTransport("valve", link, owner, transport._connections)
+    await other.open()
+    yield owner
+    await other.close()
+
+
 async def test_what_one_device_pours_is_not_handled_beyond_its_rate_and_others_are_heard(
-    pair: tuple[CanTransport, Owner, Station],
+    pair: tuple[CanTransport, Owner, Station], beside: Owner
 ) -> None:
     transport, owner, station = pair
-    other, heard = (
-        Owner(),
-        description(
-            transport="can_cbor", interface="virtual", channel=transport._link.channel, rx_id=RX + 2, tx_id=TX + 2
-        ),
-    )
-    beside = CanTransport("valve", heard, other, transport._connections)
-    await beside.open()
     loop = asyncio.get_running_loop()
-    try:
-        began = loop.time()
-        for _ in range(2 * can_bus.BURST_FRAMES):
-            station.put(b"\x02\xa1\x01")
-        station.put(b"\x02\xa1\x02", RX + 2)
-        assert await other.next_message() == b"\xa1\x02"
-        elapsed_s = loop.time() - began
-        handled = len(owner.messages)
-        assert handled <= can_bus.BURST_FRAMES + 1 + elapsed_s * can_bus.FRAMES_PER_S
-        assert transport.discarded == {"overrun": 2 * can_bus.BURST_FRAMES - handled}
-        await asyncio.sleep(2 / can_bus.FRAMES_PER_S)
-        station.put(b"\x02\xa1\x03")
-        assert await owner.next_message(handled) == b"\xa1\x03"  # it is heard again as soon as a frame is due
-    finally:
-        await beside.close()
+    began = loop.time()
+    for _ in range(2 * can_bus.BURST_FRAMES):
+        station.put(b"\x02\xa1\x01")
+    station.put(b"\x02\xa1\x02", RX + 2)
+    assert await beside.next_message() == b"\xa1\x02"
+    elapsed_s = loop.time() - began
+    handled = len(owner.messages)
+    assert handled <= can_bus.BURST_FRAMES + 1 + elapsed_s * can_bus.FRAMES_PER_S
+    assert transport.discarded == {"overrun": 2 * can_bus.BURST_FRAMES - handled}
+    await asyncio.sleep(2 / can_bus.FRAMES_PER_S)
+    station.put(b"\x02\xa1\x03")
+    assert await owner.next_message(handled) == b"\xa1\x03"  # it is heard again as soon as a frame is due
+
+
+@pytest.mark.req("AX-8.1-5")
+async def test_answers_that_were_asked_for_are_not_counted_against_the_rate(
+    pair: tuple[CanTransport, Owner, Station], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport, owner, station = pair
+    monkeypatch.setattr(can_bus, "FRAMES_PER_S", 1)  # so that no frame is due by the time that passes
+    monkeypatch.setattr(can_bus, "BURST_FRAMES", 16)
+    longest = bytes(number % 251 for number in range(4095))
+    for turn in range(2):  # one call at a time
+        transport.send(b"\xa1\x01")
+        await station.take()
+        await station.answer(longest)
+        assert await owner.next_message(turn) == longest
+    for _ in range(3):  # several calls in flight
+        transport.send(b"\xa1\x01")
+        await station.take()
+    for turn in range(2, 5):
+        await station.answer(longest)
+        assert await owner.next_message(turn) == longest
+
+    transport.send(longest)  # a block size of 1: as many flow controls as frames
+    await station.take()
+    for _ in range(can_bus.frames_of(len(longest)) - 1):
+        station.put(b"\x30\x01\x00")
+        await station.take()
+    await station.answer(longest)
+    assert await owner.next_message(5) == longest
+    assert transport.discarded == {}
+
+
+async def test_what_is_poured_beside_requests_is_limited_however_many_they_are(
+    pair: tuple[CanTransport, Owner, Station], beside: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport, owner, station = pair
+    monkeypatch.setattr(can_bus, "FRAMES_PER_S", 1)
+    monkeypatch.setattr(can_bus, "BURST_FRAMES", 16)
+    for _ in range(8):
+        transport.send(b"\xa1\x01")
+        await station.take()
+    beyond = 100
+    borne = 3 * 2 * can_bus.frames_of(4095) + 16  # of three in flight, each with its flow control and its answer
+    for _ in range(borne + beyond):
+        station.put(b"\x02\xa1\x01")
+    station.put(b"\x02\xa1\x02", RX + 2)
+    await beside.next_message()
+    assert borne <= len(owner.messages) < borne + beyond // 2  # some are due by the time that passes
+    assert transport.discarded == {"overrun": borne + beyond - len(owner.messages)}
 
 
 async def test_a_bus_that_carries_more_than_wires_do_is_read_more_slowly(

@@ -3,6 +3,9 @@
 Devices of one bus share one bus object. Reading and writing it may block, so each has a thread; ISO-TP itself runs in
 the event loop. Options of an interface that a description does not have (its bit rate) come from python-can's own
 configuration file.
+
+What a device sends faster than its rate is dropped, beside what it was asked for: each message that is sent allows as
+many frames as flow control for it and the longest answer take.
 """
 
 import asyncio
@@ -25,7 +28,7 @@ STANDARD_ID_MAX = 0x7FF  # above it: 29 bits
 READ_S = 0.2  # after which the reading thread looks whether it is to end
 WRITE_S = 1.0  # in which a full buffer of the interface has to take a frame
 FRAMES_WAITING_MAX = 4096  # of a bus, between its thread and the event loop
-FRAMES_PER_S = 2000  # of one device; half of what a bus of 500 kbit/s carries
+FRAMES_PER_S = 2000  # of one device, beside its answers; half of what a bus of 500 kbit/s carries
 BURST_FRAMES = 2048  # of one device at once: three of the longest messages
 BUS_FRAMES_PER_S = 10_000  # of all; more than 1 Mbit/s carries
 REST_S = 0.05  # of the thread, where a bus that is none of wires carries more
@@ -67,7 +70,11 @@ class CanTransport:
         self._to_send: deque[bytes] = deque()  # behind the one that is on its way
         self._timer: asyncio.TimerHandle | None = None
         self._discarded: Counter[str] = Counter()
-        self._paid_until = 0.0  # this and the next are the reading thread's
+        self._answer_frames = frames_of(min(link.max_frame, MESSAGE_MAX))
+        self._due_max = link.in_flight * 2 * self._answer_frames  # flow control for the longest request, and an answer
+        self._frames_asked = 0  # of all messages sent
+        self._frames_given = 0  # of those, come or given up; this and the next are the reading thread's
+        self._paid_until = 0.0
         self._overruns = 0
 
     @property
@@ -100,6 +107,7 @@ class CanTransport:
         if len(message) > MESSAGE_MAX:
             raise ValueError(f"a message on CAN has at most {MESSAGE_MAX} bytes")
         if self._layer is not None:
+            self._frames_asked += frames_of(len(message)) + self._answer_frames
             self._to_send.append(message)
             self._process()
 
@@ -127,11 +135,16 @@ class CanTransport:
     def is_borne(self, now: float, waiting: int) -> bool:
         """Whether one more of its frames is, where so many wait; in the thread that reads the bus."""
         self._paid_until = max(now, self._paid_until)
-        if waiting >= FRAMES_WAITING_MAX or self._paid_until - now > BURST_FRAMES / FRAMES_PER_S:
-            self._overruns += 1
-            return False
-        self._paid_until += 1 / FRAMES_PER_S
-        return True
+        self._frames_given = max(self._frames_given, self._frames_asked - self._due_max)
+        if waiting < FRAMES_WAITING_MAX:
+            if self._frames_given < self._frames_asked:
+                self._frames_given += 1
+                return True
+            if self._paid_until - now <= BURST_FRAMES / FRAMES_PER_S:
+                self._paid_until += 1 / FRAMES_PER_S
+                return True
+        self._overruns += 1
+        return False
 
     def lose(self, reason: str) -> None:
         if self._layer is not None:
@@ -273,6 +286,11 @@ class CanBus:
             self.is_lost = True
             for station in list(self._stations.values()):
                 station.lose(reason)
+
+
+def frames_of(length: int) -> int:
+    """In which a message of so many bytes is sent: 7 in a single frame or a consecutive one, 6 in a first one."""
+    return 1 if length <= 7 else 1 + -(-(length - 6) // 7)
 
 
 def _end(threads: list[threading.Thread], bus: can.BusABC) -> None:
