@@ -1,6 +1,7 @@
-"""python examples/rooms/garden.py [--config FILE]: a node with the room "garden", and its two agents, until Ctrl-C.
+""".venv/bin/python examples/rooms/garden.py [--config FILE]: a node with the room "garden" and two agents.
 
-A person comes in from another terminal: interlock rooms join garden --config examples/rooms/interlock.toml
+It ends with Ctrl-C. A person comes in from another terminal:
+  ./interlock rooms join garden --config examples/rooms/interlock.toml
 """
 
 import argparse
@@ -31,7 +32,9 @@ def main() -> None:
     parser.add_argument("--config", default=str(HERE / "interlock.toml"))
     config = parser.parse_args().config
     with contextlib.ExitStack() as stack:
-        node = subprocess.Popen(interlock("serve", "--json", config=config), stdout=subprocess.PIPE)
+        # In sessions of their own: Ctrl-C ends this program, which ends them.
+        serve = interlock("serve", "--json", config=config)
+        node = subprocess.Popen(serve, stdout=subprocess.PIPE, start_new_session=True)
         stack.callback(node.wait)
         stack.callback(node.terminate)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -40,18 +43,21 @@ def main() -> None:
             line = node.stdout.readline() if node.stdout is not None else b""
             text += line.decode() or sys.exit("the node did not start")
             with contextlib.suppress(json.JSONDecodeError):
-                address = json.loads(text)["node"]["url"]
+                said = json.loads(text)
+                address = said["node"]["url"] if "node" in said else sys.exit(f"the node did not start: {said}")
                 break
         for name, privilege in AGENTS.items():
             environment = {**os.environ, "ROOM_ADDRESS": address, "ROOM_TOKEN": token(name, privilege, config)}
-            agent = subprocess.Popen([sys.executable, str(HERE / f"{name}.py")], env=environment)
+            agent = subprocess.Popen(
+                [sys.executable, str(HERE / f"{name}.py")], env=environment, start_new_session=True
+            )
             stack.callback(agent.wait)
             stack.callback(agent.terminate)
         print(f"the garden is open at {address}; come in with", flush=True)
-        print(f"  interlock rooms join garden --config {os.path.relpath(config)}", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            node.wait()
+        print(f"  ./interlock rooms join garden --config {os.path.relpath(config)}", flush=True)
+        node.wait()
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

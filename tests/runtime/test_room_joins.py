@@ -101,7 +101,7 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
             accepted.set()
             await asyncio.gather(*coming)
         assert {id: seat.participant.privilege for id, seat in room.seats.items()} == {
-            "a": Privilege.FULL,
+            "a": Privilege.RESTRICTED,
             "b": Privilege.RESTRICTED,
         }
         assert closed.count(4403) == 2  # those of a

@@ -70,8 +70,8 @@ def test_two_agents_and_a_person_with_two_commands(tmp_path: Path) -> None:
     config = tmp_path / "rooms" / "interlock.toml"
     written = config.read_text()
     assert "python examples/rooms/garden.py" in written and "interlock rooms join garden" in written
-    ports = '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
-    config.write_text(written.replace('data = "../../.run/rooms"', f'data = "{tmp_path / "data"}"') + ports)
+    written = re.sub(r'"127\.0\.0\.1:\d+"', '"127.0.0.1:0"', written)
+    config.write_text(written.replace('data = "../../.run/rooms"', f'data = "{tmp_path / "data"}"'))
     with garden(config):
         command = [sys.executable, "-m", "interlock", "rooms", "join", "garden", "--as", "ann", "--config", str(config)]
         person = Terminal(command)

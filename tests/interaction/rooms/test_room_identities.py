@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import json
 import ssl
 import time
@@ -149,6 +150,13 @@ async def test_a_client_certificate_is_full_where_the_room_names_it(tmp_path: Pa
             assert await welcomed(stranger) == "no connection"
         there = await come(node, house, house.good)
         await there.next()
+        again = house.ca.issue("again", ["edge01.example.com"])  # another certificate of the same name
+        context = ssl.create_default_context(cafile=str(house.ca.pem))
+        context.load_cert_chain(again.pem, again.key)
+        polling = http.client.HTTPSConnection("127.0.0.1", node.port, timeout=10, context=context)
+        polling.request("GET", "/v0/topics/garden/history")
+        assert polling.getresponse().status == 200
+        polling.close()
         await asyncio.to_thread(house.ca.revoke, house.crl, house.revoked, house.good)
         assert await there.closed() == 4401
         assert await welcomed(house.good) == 401

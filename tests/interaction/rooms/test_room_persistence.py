@@ -276,8 +276,17 @@ async def test_what_was_observed_is_told_and_kept_working(tmp_path: Path) -> Non
             await one.leave()
         other = node.admin("/admin/tokens", "POST", {"name": "newcomer", "for": "client"})["token"]
         assert ask(node, "/v0/topics/watched/history", other)[1]["error"] == "wrong_topic"
-        node.admin("/admin/participants/client:planner/demote?topic=watched", "POST", {})
-        assert ask(node, "/v0/topics/watched/history", client)[1]["error"] == "wrong_topic"  # it kept working by that
+        path, history = "/admin/participants/client:planner", "/v0/topics/watched/history"
+        for change, wanted in (("demote", 200), ("promote", 200), ("disconnect", 403), ("demote", 200)):
+            assert "error" not in node.admin(f"{path}/{change}?topic=watched", "POST", {})
+            status, told = ask(node, history, client)
+            assert (status, told.get("error")) == (wanted, None if wanted == 200 else "removed"), change
+        again = node.cli("rooms", "migrate", "watched", "--apply")  # what an admin decided stands
+        assert "keeps working with: interlock rooms promote client:planner --topic watched" in again.stdout
+        assert "demoted or removed stay so" in again.stderr
+        node.admin(f"{path}/disconnect?topic=watched", "POST", {})
+        node.cli("rooms", "migrate", "watched", "--apply")
+        assert ask(node, history, client)[1]["error"] == "removed"
 
 
 async def test_a_node_that_stops_says_so_to_those_who_are_connected(tmp_path: Path) -> None:

@@ -165,6 +165,23 @@ async def test_a_proposal_is_approved_in_the_inbox_and_sent_as_the_approver(node
         assert (await asyncio.to_thread(person.decide, waiting["id"], "approve"))["error"] == "already_claimed"
 
 
+@pytest.mark.req("X-5.1-6")
+async def test_who_was_removed_from_a_room_decides_nothing_of_it_from_the_inbox(
+    node: RunningNode, person: Person
+) -> None:
+    async with joined(node, "restricted", "full") as (agent, robot):
+        first = await person.waiting(await propose(agent, robot))
+        assert (await asyncio.to_thread(person.decide, first["id"], "approve"))["status"] in ("used", "done")
+        await answer(robot)
+        path = "/admin/participants/operator:ada"
+        assert "error" not in node.admin(f"{path}/disconnect?topic=garden", "POST", {})
+        second = await person.waiting(await propose(agent, robot))
+        refused = await asyncio.to_thread(person.decide, second["id"], "approve")
+        assert refused["error"] == "privilege_violation", refused
+        node.admin(f"{path}/promote?topic=garden", "POST", {})
+        assert (await asyncio.to_thread(person.decide, second["id"], "approve"))["status"] in ("used", "done")
+
+
 @pytest.mark.req("X-4.2.1-6", "X-4.2.1-5", "X-N-6")
 async def test_a_proposal_is_denied_rejected_and_withdrawn_each_over_each_way(
     node: RunningNode, person: Person

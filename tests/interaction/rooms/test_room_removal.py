@@ -6,11 +6,12 @@ import json
 import signal
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.rooms.mcp_client import Client, client_token
 from tests.interaction.rooms.mcp_participant import serving
 from tests.interaction.rooms.participant import Bare, ask, joined, names, token
@@ -138,6 +139,38 @@ async def test_who_was_removed_has_left_at_once(node: RunningNode) -> None:
         assert left["payload"]["participant"]["id"] == gone
         there = ask(node, "/v0/topics/shed/participants", witness.secret)[1]["participants"]
         assert {one["id"] for one in there} == {witness.name, "interlock"}
+    (gone, _), _ = who = names("full", "full")
+    async with joined(node, *who, topic="shed") as (leaving, witness):
+        await leaving.leave()
+        wait_for(lambda: gone not in {one["participantId"] for one in connections(node, "shed")})
+        admin(node, gone, "disconnect", "shed")  # within the grace, which is a minute
+        left = await witness.until(kind="presence", event="leave")
+        assert left["payload"]["participant"]["id"] == gone
+
+
+def connections(node: RunningNode, topic: str) -> Any:
+    return node.admin(f"/admin/rooms/{topic}/connections")["connections"]
+
+
+@pytest.mark.req("X-5.1-6")
+async def test_only_a_decision_without_an_end_lets_in_again(node: RunningNode) -> None:
+    ((gone, _),) = who = names("full")
+    async with joined(node, *who) as (there,):
+        admin(node, gone, "disconnect")
+        assert await there.closed() == 4403
+    until = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
+    for terms in ({"until": until}, {"scope": "connection"}):
+        for what in ("promote", "demote"):
+            path = f"/admin/participants/{gone}/{what}?topic=garden"
+            assert node.admin(path, "POST", terms)["error"] == "removed", (what, terms)
+    assert await refusal(node, token(node, gone, privilege="full")) == (403, "removed")
+
+
+def waiting_of(node: RunningNode, proposer: str) -> Any:
+    """The approval of a proposal that waits."""
+    listed = node.admin("/approvals?kind=proposal&status=pending")["approvals"]
+    whole = [node.admin(f"/approvals/{one['id']}") for one in listed]
+    return next((one["id"] for one in whole if one["agent"] == proposer), None)
 
 
 @pytest.mark.req("X-5.1-6", "X-10.1-4")
@@ -156,6 +189,12 @@ async def test_a_client_that_was_removed_has_nothing_of_the_room(node: RunningNo
         assert done["by"] == "local"
         await robot.bare.say("what it does not hear")
         assert (await reading)["structuredContent"]["error"] == "removed"
+        await asyncio.to_thread(admin, node, "client:agent", "demote")
+        proposing = asyncio.create_task(tool("propose", to=robot.id, tool="echo", wait_s=20))
+        proposal = await asyncio.to_thread(wait_for, lambda: waiting_of(node, "client:agent"))
+        await asyncio.to_thread(admin, node, "client:agent", "disconnect")
+        await asyncio.to_thread(node.admin, f"/approvals/{proposal}", "POST", {"decision": "deny"})
+        assert (await proposing)["structuredContent"]["error"] == "removed"  # and not what became of it
         for name, more in (
             ("join", {}),
             ("read", {}),

@@ -48,6 +48,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield started
 
 
+def test_who_is_not_shown_a_tool_is_told_that_it_is_there_for_others(node: RunningNode) -> None:
+    for name, said in (("rooms.list", "rooms.list is not shown to this client"), ("rooms.no", "no tool rooms.no")):
+        done = node.cli("tools", "call", name)
+        assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+    assert "--token" in node.cli("tools", "call", "rooms.list").stderr
+
+
 class Member:
     """A client that calls room tools, in one era or on the AQL surface."""
 

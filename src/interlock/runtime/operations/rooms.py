@@ -126,10 +126,7 @@ class RoomOperations:
         """Makes those full who would be refused something as restricted. Raises NotFound, StoreError."""
         room = self._room(topic)
         for one in (await self.observed(topic)).participants:
-            is_removed = self._rooms.maybe_removal(room, one.participant) is not None
-            if not one.is_full and not is_removed and one.principal != by:
-                await self._rooms.grant(room, one.participant, Privilege.FULL, by, admits=True)
-                room.set_privilege(one.participant, Privilege.FULL, by)
+            if one.principal != by and await self._rooms.admit(room, one.participant, by):
                 reason = f"{one.envelopes} envelopes were observed"
                 self._rooms.audit.add("promote", topic, by, "ok", participant=one.participant, reason=reason)
         return await self.observed(topic)
@@ -177,6 +174,8 @@ class RoomOperations:
         seat = room.seats.get(participant)
         if to is Privilege.FULL and seat is not None and seat.principal == by:
             raise Refused("self_promotion", "another person has to promote your own participant")
+        if self._rooms.maybe_removal(room, participant) is not None and (terms.until is not None or not terms.lasts):
+            raise Refused("removed", "it was removed from the room; only a decision without an end lets it in again")
         is_here = seat is not None and bool(seat.connections)
         change = (
             await self._rooms.change_privilege(
@@ -220,7 +219,9 @@ class RoomOperations:
 
 def _observed(room: LiveRoom, one: Observed) -> ObservedParticipant:
     remedy = f'full = ["{one.principal}"]'
-    if one.principal.startswith("room:"):
+    if room.granted(one.participant) is Privilege.RESTRICTED:  # an admin demoted or removed it
+        remedy = f"interlock rooms promote {one.participant} --topic {room.topic}"
+    elif one.principal.startswith("room:"):
         name = one.principal.removeprefix("room:")
         remedy = (
             f"interlock access token --for room --name {name} --topic {room.topic} --participant {one.participant}"

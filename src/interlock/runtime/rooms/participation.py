@@ -196,6 +196,9 @@ class Participation:
         if isinstance(said, Refusal):
             return said
         settled = await self._rooms.proposals.wait_until_settled(asked.topic, said["id"], max(asked.wait_s, 0.2))
+        found = self._room(asked.topic, principal)  # an admin may have removed it meanwhile
+        if isinstance(found, Refusal):
+            return found
         status = {"status": "published"} if settled is None else _shown(settled)
         return {"topic": asked.topic, "proposalId": said["id"], **status}
 
@@ -259,6 +262,9 @@ class Participation:
         if isinstance(done, Refusal):
             return done
         settled = await proposals.wait_until_settled(asked.topic, asked.proposal_id, asked.wait_s)
+        found = self._room(asked.topic, principal)
+        if isinstance(found, Refusal):
+            return found
         return {"topic": asked.topic, "proposalId": asked.proposal_id, **_shown(settled or Settled(done))}
 
     async def _tracked(self, room: Room, proposal_id: str) -> Approval | None:

@@ -315,6 +315,9 @@ class Room:
         open_ones = [] if seat is None else [one for one in seat.connections if one.is_here or everywhere]
         if seat is not None:
             seat.is_removed = code == REMOVED
+            if seat.is_removed and seat.leaves is not None:  # it went a moment ago
+                seat.leaves.cancel()
+                self._say_leave(participant)
         for connection in open_ones:
             connection.close(code, reason)
         return len(open_ones)

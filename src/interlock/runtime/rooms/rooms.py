@@ -1,8 +1,8 @@
 """The rooms of a node: which there are, who may come into each, and what admins granted.
 
 Rooms are declared in the configuration or created by an operator; both keep their history while it is empty. A
-grant belongs to a principal in one room and outlives its connections (X-10.3-1). So does a removal, which is a grant of
-no entry: promoting or demoting the participant is what lifts it (X-5.1-6).
+grant belongs to a participant of one room and outlives its connections (X-10.3-1). So does a removal, which is a grant
+of no entry: promoting or demoting the participant is what lifts it (X-5.1-6).
 """
 
 import asyncio
@@ -51,6 +51,7 @@ FORGET_EVERY_S: Final = 3600.0
 GRANT_LOOK_S: Final = 3600.0  # the clock on the wall may be set meanwhile
 ROOMS_MAX: Final = 1000  # that connecting alone makes
 CREDENTIAL_ENDED: Final = 4401
+CREDENTIAL_WHY: Final = "your credential counts no more"
 REMOVED_WHY: Final = "an admin removed you from the room"
 REMOVED_HINT: Final = f"{REMOVED_WHY}; one lets you in again by interlock rooms demote ID, or promote ID"
 
@@ -114,6 +115,7 @@ class Rooms:
         self._grants: dict[str, Grant] = {}
         self._joins: dict[str, int] = {}
         self._ends: dict[str, asyncio.TimerHandle] = {}  # of grants
+        self._deciding = asyncio.Lock()  # a decision rests on the one before
         self._creating = asyncio.Lock()
         self._tasks = BackgroundTasks()
         self.is_stopping = False
@@ -256,7 +258,7 @@ class Rooms:
     # Who may come in
 
     def may_join(self, room: Room, principal: str) -> bool:
-        """A client. Those with a token for the room may unless they were removed."""
+        """A client; tokens for the room are judged by whoever reads them."""
         return self.is_member(room, principal) and self.maybe_removal(room, participant_of(principal)) is None
 
     def is_member(self, room: Room, principal: str) -> bool:
@@ -308,7 +310,9 @@ class Rooms:
         grant = self._grants.get(f"{topic}\n{participant}")
         if grant is None:
             return None
-        return grant.beneath if grant.is_removal or self._is_over(grant) else grant.privilege
+        if grant.is_removal:
+            return Privilege.RESTRICTED  # also for one who would decide from the inbox
+        return grant.beneath if self._is_over(grant) else grant.privilege
 
     def _is_over(self, grant: Grant) -> bool:
         return grant.until is not None and self._clock.wall() >= grant.until
@@ -320,9 +324,7 @@ class Rooms:
         seat = room.seats.get(participant)
         if seat is not None:
             return seat.participant.privilege
-        removal = self.maybe_removal(room, participant)
-        had = None if removal is None else removal.privilege
-        return room.granted(participant) or room.maybe_known(participant) or had
+        return room.granted(participant) or room.maybe_known(participant)
 
     def maybe_removal(self, room: Room, participant: str) -> Grant | None:
         grant = self._grants.get(f"{room.topic}\n{participant}")
@@ -370,21 +372,53 @@ class Rooms:
         by: str,
         until: float | None = None,
         before: Privilege | None = None,
+    ) -> None:
+        """From the next connection on. Raises StoreError."""
+        async with self._deciding:
+            await self._grant(room, participant, privilege, by, until, before)
+
+    async def admit(self, room: Room, participant: str, by: str) -> bool:
+        """Makes one full for good, and a member of the room whatever its lists say (X-8-3). Raises StoreError.
+
+        Returns whether that is new. Where an admin has demoted or removed it, that stands.
+        """
+        async with self._deciding:
+            earlier = self._grants.get(f"{room.topic}\n{participant}")
+            lasting = None if earlier is None else self._lasting(earlier)
+            if earlier is not None and (earlier.is_removal or lasting is Privilege.RESTRICTED):
+                return False
+            if earlier is not None and earlier.admits and lasting is Privilege.FULL:
+                return False
+            await self._grant(room, participant, Privilege.FULL, by, admits=True)
+        room.set_privilege(participant, Privilege.FULL, by)
+        return True
+
+    async def _grant(
+        self,
+        room: Room,
+        participant: str,
+        privilege: Privilege,
+        by: str,
+        until: float | None = None,
+        before: Privilege | None = None,
         *,
         admits: bool = False,
     ) -> None:
-        """From the next connection on. Raises StoreError."""
-        beneath = None if until is None else self._lasting(room, participant)
-        at = self._clock.wall()
-        grant = Grant(privilege=privilege, by=by, at=at, until=until, before=before, beneath=beneath, admits=admits)
+        earlier, at = self._grants.get(f"{room.topic}\n{participant}"), self._clock.wall()
+        grant = Grant(
+            privilege=privilege,
+            by=by,
+            at=at,
+            until=until,
+            before=before,
+            beneath=None if until is None or earlier is None else self._lasting(earlier),
+            admits=admits or (earlier is not None and earlier.admits),
+        )
         await self._write(room, participant, grant)
 
-    def _lasting(self, room: Room, participant: str) -> Privilege | None:
+    def _lasting(self, grant: Grant) -> Privilege | None:
         """What an admin decided without an end."""
-        earlier = self._grants.get(f"{room.topic}\n{participant}")
-        if earlier is None:
-            return None
-        return earlier.beneath if earlier.is_removal or earlier.until is not None else earlier.privilege
+        return grant.beneath if grant.until is not None else grant.privilege
 
     async def _write(self, room: Room, participant: str, grant: Grant) -> None:
         key = f"{room.topic}\n{participant}"
@@ -431,8 +465,11 @@ class Rooms:
         had = self.maybe_privilege(room, participant)
         if had is None or participant == OWN:
             return None
-        at, beneath = self._clock.wall(), self._lasting(room, participant)
-        await self._write(room, participant, Grant(privilege=had, by=by, at=at, beneath=beneath, is_removal=True))
+        async with self._deciding:
+            earlier = self._grants.get(f"{room.topic}\n{participant}")
+            admits = earlier is not None and earlier.admits
+            removal = Grant(privilege=had, by=by, at=self._clock.wall(), admits=admits, is_removal=True)
+            await self._write(room, participant, removal)
         closed = room.disconnect(participant, REMOVED, REMOVED_WHY, everywhere=True)
         self.audit.add("disconnect", room.topic, by, "ok", participant=participant)
         return closed
@@ -442,7 +479,7 @@ class Rooms:
         for room in self.by_topic.values():
             for participant, seat in list(room.seats.items()):
                 if not stands(seat.principal):
-                    room.disconnect(participant, CREDENTIAL_ENDED, "your credential counts no more")
+                    room.disconnect(participant, CREDENTIAL_ENDED, CREDENTIAL_WHY)
 
 
 def _warn_if_open(room: Room) -> None:

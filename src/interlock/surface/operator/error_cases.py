@@ -73,6 +73,7 @@ NAMES_REFUSED = ErrorCase(
     "name_taken", 409, "or another reason of the registry: name_syntax, prefix_conflict, not_change_controller, ..."
 )
 REJECTED = ErrorCase("rejected", 409, "the driver's files cannot be used")
+PARTICIPANT_REMOVED = ErrorCase("removed", 409, "the participant was removed: a decision without an end lets it in")
 ROOM_EXISTS = ErrorCase("room_exists", 409, "there is a room of this name")
 SELF_PROMOTION = ErrorCase("self_promotion", 403, "the participant is the one who asks")
 SELF_APPROVAL = ErrorCase("self_approval", 401, "the credential is a caller's: who may ask does not decide")

@@ -17,7 +17,14 @@ from interlock.protocol.rooms.envelope import maybe_moment
 from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.operations.rooms import Terms
 from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
-from interlock.surface.operator.error_cases import BAD_TOPIC, NOT_FOUND, ROOM_EXISTS, SELF_PROMOTION, TOPIC_REQUIRED
+from interlock.surface.operator.error_cases import (
+    BAD_TOPIC,
+    NOT_FOUND,
+    PARTICIPANT_REMOVED,
+    ROOM_EXISTS,
+    SELF_PROMOTION,
+    TOPIC_REQUIRED,
+)
 from interlock.surface.operator.parameters import TextParameter
 from interlock.surface.operator.requests import RejectedRequest
 
@@ -126,7 +133,7 @@ ENDPOINTS = (
         summary="Let a participant send MCP messages, from its next one on.",
         role="admin",
         query=(TOPIC,),
-        errors=(NOT_FOUND, TOPIC_REQUIRED, SELF_PROMOTION),
+        errors=(NOT_FOUND, TOPIC_REQUIRED, SELF_PROMOTION, PARTICIPANT_REMOVED),
     ),
     Endpoint(
         method="POST",
@@ -135,7 +142,7 @@ ENDPOINTS = (
         summary="Let a participant only propose, from its next message on.",
         role="admin",
         query=(TOPIC,),
-        errors=(NOT_FOUND, TOPIC_REQUIRED),
+        errors=(NOT_FOUND, TOPIC_REQUIRED, PARTICIPANT_REMOVED),
     ),
     Endpoint(
         method="POST",

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Coroutine, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qs, unquote
+from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Raw
@@ -43,7 +44,14 @@ from interlock.runtime.fronts.shown_certificate import maybe_shown
 from interlock.runtime.fronts.trusted_proxies import TrustedProxies, address_of, source_of
 from interlock.runtime.rooms.connection import RoomConnection, Wishes
 from interlock.runtime.rooms.room import REMOVED, Room
-from interlock.runtime.rooms.rooms import REMOVED_HINT, REMOVED_WHY, SHUTDOWN, Rooms
+from interlock.runtime.rooms.rooms import (
+    CREDENTIAL_ENDED,
+    CREDENTIAL_WHY,
+    REMOVED_HINT,
+    REMOVED_WHY,
+    SHUTDOWN,
+    Rooms,
+)
 from interlock.runtime.rooms.timeline.history import within_bytes
 from interlock.runtime.trust.registrant import ClientCertificate
 from interlock.store.ports import StoreError
@@ -74,6 +82,7 @@ class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
     participant: str | None = None
     privilege: Privilege | None = None
     protocol: str | None = None
+    certificate: ClientCertificate | None = None  # by which it came
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -92,6 +101,7 @@ class Joined(msgspec.Struct, frozen=True):
     source: str
     readable_after: int  # the sequence after which it may read
     is_observed: bool = False  # as in `Settled`
+    certificate: ClientCertificate | None = None
 
 
 class RoomsEndpoint:
@@ -108,7 +118,7 @@ class RoomsEndpoint:
         self._plan = plan
         self._certificates = certificates
         self._proxies = TrustedProxies(plan.node.trusted_proxies)
-        self._shown: dict[str, ClientCertificate] = {}  # the last of each principal that came by one
+        self._by_certificate: WeakKeyDictionary[RoomConnection, ClientCertificate] = WeakKeyDictionary()
         self._tokens = tokens
         self._rooms = rooms
         self._refusals = refusals
@@ -140,11 +150,11 @@ class RoomsEndpoint:
         if now - self._swept >= SWEEP_S:
             self._swept = now
             self._rooms.dismiss(self._stands)
+            for connection, certificate in list(self._by_certificate.items()):
+                if self._certificates is None or not self._certificates.stands(certificate):
+                    connection.close(CREDENTIAL_ENDED, CREDENTIAL_WHY)
 
     def _stands(self, principal: str) -> bool:
-        shown = self._shown.get(principal)
-        if shown is not None and self._certificates is not None:
-            return self._certificates.stands(shown)
         return self._tokens.stands(principal) and not self._tokens.has_lapsed(principal)
 
     # Who asks
@@ -161,8 +171,7 @@ class RoomsEndpoint:
             shown = maybe_shown(self._certificates, self._proxies, scope, head)
             name = shown.principal if isinstance(shown, ClientCertificate) else None
             if isinstance(shown, ClientCertificate) and name is not None and self._rooms.names(name):  # X-5.1-2
-                self._shown[name] = shown
-                return RoomCaller(principal=name)
+                return RoomCaller(principal=name, certificate=shown)
             peer = address_of(scope["client"][0] if scope["client"] else None)
             local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
             return RoomCaller(principal="local") if local and self._plan.auth.anonymous != "never" else _UNAUTHORISED
@@ -210,7 +219,9 @@ class RoomsEndpoint:
         except StoreError:
             return Refusal(503, "unavailable", "the room cannot be read at the moment")
         who = Participant(id=id, privilege=settled.privilege)
-        return Joined(room, who, caller.principal, settled.origin, readable_after, settled.is_observed)
+        return Joined(
+            room, who, caller.principal, settled.origin, readable_after, settled.is_observed, caller.certificate
+        )
 
     # WebSocket
 
@@ -246,6 +257,8 @@ class RoomsEndpoint:
         pipe = scope["extensions"][UPGRADED].room_pipe(connection, connection.on_binary)
         if not pipe.attach():
             return None
+        if joined.certificate is not None:
+            self._by_certificate[connection] = joined.certificate
         connection.begin(pipe)
         is_gone = self._rooms.by_topic.get(joined.room.topic) is not joined.room
         if is_gone or self._rooms.is_stopping:  # since it was asked

@@ -225,8 +225,10 @@ def migrate(
             f"{', '.join(one.kinds)} would be refused, {when}"
         )
         out.line("  is full by an admin's grant" if one.is_full else f"  keeps working with: {one_line(one.remedy)}")
+    if apply and not all(one.is_full for one in found.participants):
+        out.remark("those whom an admin demoted or removed stay so")
     if apply:
-        out.remark(f'now mode = "mixed" for {topic} in interlock.toml refuses nothing of theirs')
+        out.remark(f'now mode = "mixed" for {topic} in interlock.toml refuses nothing of those who are full')
     else:
         out.remark(f"interlock rooms migrate {topic} --apply makes them full")
 

@@ -64,7 +64,7 @@ def call(
     except Refused as refused:
         if refused.details.get("code") != METHOD_NOT_FOUND:
             raise
-        raise _unknown_tool(name, nearest, refused) from None
+        raise _unknown_tool(invocation, name, nearest, refused) from None
     code = _show(invocation, bytes(result))
     if code != EXIT_DONE:
         raise typer.Exit(code)
@@ -144,13 +144,21 @@ def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[
     return client, ListedTool(name=name), get_close_matches(name, known, n=3)
 
 
-def _unknown_tool(name: str, nearest: list[str], refused: Refused) -> Refused:
-    return Refused(
-        "tool_not_found",
-        f"there is no tool {name}",
-        hint=f"did you mean {' or '.join(nearest)}?" if nearest else "interlock tools list shows them",
-        details={**refused.details, "nearest": nearest},
-    )
+def _unknown_tool(invocation: Invocation, name: str, nearest: list[str], refused: Refused) -> Refused:
+    message = f"there is no tool {name}"
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "interlock tools list shows them"
+    if _has_tool(invocation, name):
+        message = f"{name} is not shown to this client"
+        hint = "call it with --token of a client that may see it; tools of rooms are for those who may join one"
+    return Refused("tool_not_found", message, hint=hint, details={**refused.details, "nearest": nearest})
+
+
+def _has_tool(invocation: Invocation, name: str) -> bool:
+    """Whether the operator sees it. A node elsewhere is not asked."""
+    if invocation.remote_url is not None:
+        return False
+    tools = invocation.node.get("tools").value["tools"]
+    return any(name in (tool["name"], tool["alias"]) and not tool.get("withheld") for tool in tools)
 
 
 class _Progress:
