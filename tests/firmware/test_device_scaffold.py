@@ -93,6 +93,12 @@ def test_what_is_written_compiles_answers_as_described_and_loads(
         tested = ["device", "test", str(files[1]), "--port", f"socket://127.0.0.1:{port}", "--within", "5"]
         assert run(tested) == 0, capsys.readouterr().out
         said = capsys.readouterr().out
+        # called as if it were a read: what may change something fails until its handler is filled in
+        (called := tmp_path / "called.toml").write_text(
+            files[1].read_text().replace("mutable = true", "mutable = false")
+        )
+        assert run([*tested[:2], str(called), *tested[3:]]) != 0
+        assert "failed with 252" in capsys.readouterr().out
     assert "PASS  MCP-AX B." in said and "FAIL" not in said
     assert "read-temperature answers as described\n" in said
     assert run(["device", "scaffold", str(source), "--out", str(tmp_path / "out")]) != 0  # nothing is replaced
@@ -116,6 +122,19 @@ def test_avr_and_8051_compile_it_as_well(tmp_path: Path) -> None:
         assert made.returncode == 0 and not made.stderr, made.stderr
 
 
+@pytest.mark.parametrize(("text", "place"), [(A, "byte 0, little-endian"), (B, "0")])
+def test_events_and_statuses_of_the_description_are_in_the_c_file(text: str, place: str) -> None:
+    source = scaffold("thermostat", described(text))["thermostat.c"]
+    assert f" * out, {place}: count, u16\n */\n#define EVENT_PRESSED 0x40\n" in source
+    assert "status 7: too_hot" in source
+    assert source.count("return UNFINISHED;") == 1 and source.count("TODO") == 2
+
+
+def test_the_status_of_an_unfinished_handler_is_none_of_the_description() -> None:
+    source = scaffold("thermostat", described(A.replace('"7"', '"252"')))["thermostat.c"]
+    assert "#define UNFINISHED 251\n" in source
+
+
 def test_a_stub_built_otherwise_than_described_does_not_compile(tmp_path: Path) -> None:
     files = scaffold("thermostat", described(B))
     (tmp_path / "thermostat.c").write_text(files["thermostat.c"])
@@ -130,6 +149,7 @@ def test_a_stub_built_otherwise_than_described_does_not_compile(tmp_path: Path) 
         (A.replace("baud = 9600", 'status = "first"'), "status last"),
         (A.replace(", size = 4", ""), "fixed length"),
         (A.replace('name = "2set"', 'name = "read_temperature"'), "one name in C"),
+        (A + '[[event]]\nid = 65\nname = "a-b"\n[[event]]\nid = 66\nname = "a_b"\n', "one name in C"),
         (B.replace("baud = 9600", 'framing = "frame"'), "COBS"),
     ],
 )

@@ -1,6 +1,7 @@
 """The scaffold of a device: out of one description, its table and handlers in C, and the description for the gateway.
 
-The C file is for the stub of firmware/: it compiles as it is and answers with zeros, until its handlers are filled in.
+The C file is for the stub of firmware/: it compiles as it is. Until its handlers are filled in, reads answer zeros, and
+whatever may change something fails: a board that does nothing does not say that it acted.
 The description is the same as the source, with what the table says of lengths or types.
 """
 
@@ -11,10 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.devices.cbor_codec import ARGUMENTS_MAX, MAP
-from interlock.protocol.devices.description import DeviceDescription, Field, Tool
+from interlock.protocol.devices.description import DeviceDescription, Event, Field, Tool
 from interlock.protocol.devices.layouts import layout_size, size_of
 from interlock.protocol.devices.tool_schemas import FIELD_TYPES
 
+UNFINISHED: Final = 252  # the greatest status that is not the stub's own (firmware/mcpax.h)
 FRAME_MAX: Final = 96  # MCPAX_B_FRAME_MAX of firmware/mcpax.h
 _C_TYPES: Final = {
     number: f"CBOR_{name}"
@@ -47,11 +49,13 @@ def _check(description: DeviceDescription) -> None:
         raise CannotScaffold("the stub has a LEN of one byte, CRC-8 and the status last: leave out len, crc and status")
     if description.profile == "b" and link.framing == "frame":
         raise CannotScaffold("the stub of profile 'b' has COBS frames: leave out framing")
-    names: dict[str, str] = {}
+    for entries in (description.tools, description.events):
+        names: dict[str, str] = {}
+        for entry in entries:
+            other = names.setdefault(_identifier(entry.name), entry.name)
+            if other != entry.name:
+                raise CannotScaffold(f"{other!r} and {entry.name!r} have one name in C")
     for tool in description.tools:
-        other = names.setdefault(_identifier(tool.name), tool.name)
-        if other != tool.name:
-            raise CannotScaffold(f"{other!r} and {tool.name!r} have one name in C")
         if description.profile == "b" and len(tool.request) > ARGUMENTS_MAX:
             raise CannotScaffold(f"{tool.name!r} has more than {ARGUMENTS_MAX} arguments")
 
@@ -115,6 +119,26 @@ def _main(table: str, macro: str, profile: str) -> list[str]:
     ]
 
 
+def _constants(description: DeviceDescription) -> Iterator[str]:
+    """The ids of events, and the status of handlers that are not filled in: one that no tool gives a meaning."""
+    for event in description.events:
+        yield from ("", *_event_comment(event, description.profile))
+        yield f"#define EVENT_{event.name.replace('-', '_').upper()} 0x{event.id:02X}"
+    if any(tool.mutable is not False for tool in description.tools):
+        taken = {int(number) for tool in description.tools for number in tool.status}
+        unfinished = next(number for number in range(UNFINISHED, 0, -1) if number not in taken)
+        yield from ("", "/* Goes when every handler is filled in. */", f"#define UNFINISHED {unfinished}")
+
+
+def _return(tool: Tool) -> list[str]:
+    if tool.mutable is False:
+        return ["    return 0; /* TODO: write what was read in place of the zeros */"]
+    return [
+        "    /* TODO: do it, write the answer, and return 0 once it is done, or the status of what failed. */",
+        "    return UNFINISHED;",
+    ]
+
+
 def _demand(condition: str, instead: str) -> list[str]:
     return [f"#if {condition}", f'#error "build with {instead}"', "#endif"]
 
@@ -125,6 +149,7 @@ def _source_a(segment: str, description: DeviceDescription) -> str:
     lines = _head(segment, "commands of Profile A")
     lines += _demand(f"MCPAX_A_SOF != {sof}", f"-DMCPAX_A_SOF={sof}")
     lines += _demand(f"MCPAX_A_PAYLOAD_MAX < {longest}", f"-DMCPAX_A_PAYLOAD_MAX={longest}")
+    lines += _constants(description)
     for tool in description.tools:
         lines += [
             "",
@@ -137,7 +162,7 @@ def _source_a(segment: str, description: DeviceDescription) -> str:
             lines += ["    }"]
         else:
             lines.append("    (void)resp;")
-        lines += ["    return 0;", "}"]
+        lines += [*_return(tool), "}"]
     lines += ["", "static const mcpax_cmd_t commands[] MCPAX_ROM = {"]
     for tool in description.tools:
         lines.append(f"    {{ 0x{tool.id:02X}, {tool.req_len}, {tool.resp_len}, {_identifier(tool.name)}_handler }},")
@@ -150,6 +175,7 @@ def _source_b(segment: str, description: DeviceDescription) -> str:
     lines += _demand(f"MCPAX_B_CRC != {bits}", f"-DMCPAX_B_CRC={bits}")
     most = description.link.max_frame
     lines += _demand(f"MCPAX_B_FRAME_MAX < {most}", f"-DMCPAX_B_FRAME_MAX={most}")
+    lines += _constants(description)
     for tool in description.tools:
         lines += ["", *_comment(tool)]
         lines += [f"static int {_identifier(tool.name)}_handler(", f"    {_PARAMETERS_B}) MCPAX_HANDLER"]
@@ -158,7 +184,7 @@ def _source_b(segment: str, description: DeviceDescription) -> str:
         for position, field in enumerate(tool.response):
             lines.append(f"    at = mcpax_put_head(at, CBOR_UINT, {position}); /* {field.name} */")
             lines += _zero(field)
-        lines += ["    *resp_len = (uint16_t)(at - resp);", "    return 0;", "}"]
+        lines += ["    *resp_len = (uint16_t)(at - resp);", *_return(tool), "}"]
     lines += ["", "static const mcpax_tool_t tools[] MCPAX_ROM = {"]
     for tool in description.tools:
         types = ", ".join(_C_TYPES[major] for major in tool.arg_types or ()) or "0"
@@ -188,16 +214,29 @@ def _zero(field: Field) -> Iterator[str]:
 
 
 def _comment(tool: Tool) -> list[str]:
-    """What comes in and goes out, without letting a description end the comment."""
-    is_placed = tool.payload == "struct" and tool.arg_types is None
+    order = tool.order if tool.payload == "struct" and tool.arg_types is None else None
     said = [f"{tool.name}: {tool.description or 'no description'}"]
-    for word, fields in (("in", tool.request), ("out", tool.response)):
-        at = 0
-        for position, field in enumerate(fields):
-            scaled = f", times {field.scale:g}" if field.scale != 1 else ""
-            place = f"byte {at}, {tool.order}-endian" if is_placed else f"{position}"
-            said.append(f"{word}, {place}: {field.name}, {field.type}{scaled}")
-            at += size_of(field) or 0
+    said += [*_layout("in", tool.request, order), *_layout("out", tool.response, order)]
+    return _commented([*said, *(f"status {number}: {name}" for number, name in tool.status.items())])
+
+
+def _event_comment(event: Event, profile: str) -> list[str]:
+    said = [f"The event {event.name}: {event.description or 'no description'}; sent by mcpax_{profile}_event"]
+    return _commented([*said, *_layout("out", event.response, event.order if profile == "a" else None)])
+
+
+def _layout(word: str, fields: tuple[Field, ...], order: str | None) -> Iterator[str]:
+    """By byte where there is an order of bytes, by position where there is none."""
+    at = 0
+    for position, field in enumerate(fields):
+        scaled = f", times {field.scale:g}" if field.scale != 1 else ""
+        place = f"byte {at}, {order}-endian" if order else f"{position}"
+        yield f"{word}, {place}: {field.name}, {field.type}{scaled}"
+        at += size_of(field) or 0
+
+
+def _commented(said: list[str]) -> list[str]:
+    """What is said cannot end the comment."""
     plain = [" ".join(line.replace("*/", "* /").replace("/*", "/ *").split()) for line in said]
     return [f"/* {plain[0]}", *(f" * {line}" for line in plain[1:]), " */"]
 
