@@ -1,11 +1,13 @@
 """Those who are turned away at the door: is each on record, and can they fill the disk with it?"""
 
+import json
 import re
+from typing import Any
 
 import pytest
 
-from interlock.runtime.base.recorder import Entry
-from interlock.runtime.base.refusal_log import ANY_PEER, CALLERS_MAX, ENTRIES_PER_S, REPEATS_S, Refusals
+from interlock.runtime.base.recorder import Entry, Made
+from interlock.runtime.base.refusal_log import ANY_PEER, CALLERS_MAX, ENTRIES_PER_S, REPEATS_S, Place, Refusals
 
 
 class FakeClock:
@@ -22,9 +24,15 @@ class FakeClock:
 class Kept:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.lines: list[Any] = []  # of those who were recognised
 
     def add(self, entry: Entry) -> None:
         self.entries.append(entry)
+
+    def add_made(self, made: Made) -> None:
+        encode, entry, place = made
+        self.entries.append(entry)
+        self.lines.append(json.loads(encode(entry, place)))
 
     def said(self) -> list[tuple[str, str | None]]:
         return [(entry[1], entry[9]) for entry in self.entries]
@@ -105,6 +113,26 @@ def test_nothing_that_was_counted_is_lost_at_the_end(refusals: Refusals, kept: K
             refusals.note(f"peer:{number}", "http", "POST", "unauthorised")
     refusals.settle(closing=True)
     assert kept.refusals() == refusals.total == 150
+
+
+def test_who_was_recognised_is_told_apart_by_place_and_method_and_counted_as_others(
+    refusals: Refusals, kept: Kept, clock: FakeClock
+) -> None:
+    ann, bea = Place("garden", "ann"), Place("garden", 'b"ea')
+    for method, place in [("GET", ann), ("POST", ann), ("GET", bea)] * 3:
+        refusals.note("room:x", "rooms", method, "removed", "rooms.garden", place=place)
+    assert [(one["method"], one["participant"]) for one in kept.lines] == [
+        ("GET", "ann"),
+        ("POST", "ann"),
+        ("GET", 'b"ea'),
+    ]
+    assert {(one["who"], one["room"], one["tool"], one["reason"]) for one in kept.lines} == {
+        ("room:x", "garden", "rooms.garden", "removed")
+    }
+    clock.seconds += REPEATS_S
+    refusals.settle()
+    assert [one["reason"] for one in kept.lines[3:]] == ["removed, 2 times more"] * 3
+    assert kept.lines[4]["participant"] == "ann"
 
 
 def test_a_quiet_second_writes_nothing(refusals: Refusals, kept: Kept, clock: FakeClock) -> None:

@@ -132,14 +132,14 @@ def _encode_all(batch: list[Entry | bytes | Made]) -> list[bytes]:
 
 def _encode_any(entry: Entry | Made) -> bytes:
     encode = entry[0]
-    return _encode_one(entry) if isinstance(encode, float) else encode(*entry[1:])
+    return encode_entry(entry) if isinstance(encode, float) else encode(*entry[1:])
 
 
 def digest_of(arguments: Raw | None) -> Digest:
     return _NO_ARGUMENTS if arguments is None else Digest(hashlib.sha256(arguments).hexdigest())
 
 
-def _encode_one(entry: Entry) -> bytes:
+def encode_entry(entry: Entry) -> bytes:
     at, who, via, method, tool, arguments, verdict, outcome, seconds, reason = entry
     if arguments is None:
         digest: str = _NO_ARGUMENTS

@@ -35,7 +35,7 @@ from interlock.protocol.rooms.proposals import STATUS, maybe_reason
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.access.tokens import TokenRegistry
 from interlock.runtime.base.clock import Clock, rfc3339, rfc3339_ms
-from interlock.runtime.base.refusal_log import Refusals
+from interlock.runtime.base.refusal_log import Place, Refusals
 from interlock.runtime.fronts.exchange import Head
 from interlock.runtime.fronts.http_protocol import UPGRADED
 from interlock.runtime.fronts.public import PROXY_HEADERS, Bearers
@@ -188,7 +188,7 @@ class RoomsEndpoint:
         if client is not None:
             return RoomCaller(principal=client.name)
         if self._bearers is None:
-            return _UNAUTHORISED
+            return _UNKNOWN_TOKEN
         peer = address_of(scope["client"][0] if scope["client"] else None)
         vouched = await self._bearers.admit(credential, source_of(peer))
         return vouched if isinstance(vouched, Refusal) else RoomCaller(principal=vouched.name)
@@ -197,7 +197,7 @@ class RoomsEndpoint:
         """X-5.2-3: once, in time, for one topic and one origin."""
         found = self._tickets.pop(ticket, None)
         if found is None or found.ends < self._clock.now() or (found.topic, found.origin) != (topic, origin):
-            return _UNAUTHORISED
+            return _BAD_TICKET
         return found.caller
 
     async def _join(self, caller: RoomCaller, topic: str | None) -> Joined | Refusal:
@@ -234,7 +234,7 @@ class RoomsEndpoint:
             joined = self._fit(joined, wishes)
         refusal = joined if isinstance(joined, Refusal) else wishes if isinstance(wishes, Refusal) else None
         if refusal is not None or isinstance(joined, Refusal) or isinstance(wishes, Refusal):
-            await self._turn_away(scope, send, refusal or _UNAUTHORISED)
+            await self._turn_away(scope, send, refusal or _UNAUTHORISED, caller, query.get("topic"))
             return
         with joined.room.reserve(joined.who.id):
             await send({"type": "websocket.accept", "headers": []})
@@ -302,7 +302,11 @@ class RoomsEndpoint:
             case ("GET", "topics"):
                 answer: Json | Refusal = {"topics": self._topics(caller)}
             case ("POST", "ws-ticket"):
-                answer = await self._issue_ticket(scope, await _read(receive, 4096), caller)
+                topic = _maybe_topic(await _read(receive, 4096))
+                answer = await self._issue_ticket(scope, topic, caller)
+                if isinstance(answer, Refusal):
+                    await self._turn_away(scope, send, answer, caller, topic)
+                    return
             case ("POST", "topics", topic, "messages"):
                 await self._post(scope, receive, send, caller, topic)
                 return
@@ -319,7 +323,7 @@ class RoomsEndpoint:
             case _:
                 answer = Refusal(404, "not_found", "there is no such path; rooms are at /v0/topics")
         if isinstance(answer, Refusal):
-            await self._turn_away(scope, send, answer)
+            await self._turn_away(scope, send, answer, caller, parts[1] if len(parts) > 1 else None)
         else:
             await _say(send, 200, answer)
 
@@ -328,10 +332,8 @@ class RoomsEndpoint:
             return [caller.topic] if caller.topic in self._rooms.by_topic else []
         return [topic for topic, room in self._rooms.by_topic.items() if self._rooms.may_join(room, caller.principal)]
 
-    async def _issue_ticket(self, scope: Scope, body: bytes | int, caller: RoomCaller) -> Json | Refusal:
-        try:
-            topic = msgspec.json.decode(b"" if isinstance(body, int) else body, type=_TicketRequest).topic
-        except (msgspec.DecodeError, UnicodeDecodeError):
+    async def _issue_ticket(self, scope: Scope, topic: str | None, caller: RoomCaller) -> Json | Refusal:
+        if topic is None:
             return Refusal(400, "topic_required", 'send {"topic": NAME}')
         joined = await self._join(caller, topic)
         if isinstance(joined, Refusal):
@@ -451,7 +453,7 @@ class RoomsEndpoint:
         again = await self._admit(scope, {})
         joined = again if isinstance(again, Refusal) else await self._join(again, topic)
         if isinstance(joined, Refusal):
-            await self._turn_away(scope, send, joined)
+            await self._turn_away(scope, send, joined, None if isinstance(again, Refusal) else again, topic)
             return
         room = joined.room
         seat = room.seats.get(joined.who.id)
@@ -480,10 +482,19 @@ class RoomsEndpoint:
         else:
             await _say(send, 202, {"id": stamped.id, "status": "accepted", "ts": stamped.ts})
 
-    async def _turn_away(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+    async def _turn_away(
+        self, scope: Scope, send: Send, refusal: Refusal, caller: RoomCaller | None = None, topic: str | None = None
+    ) -> None:
         if refusal.status in (401, 403, 421):
-            peer = scope["client"][0] if scope["client"] else None
-            self._refusals.note(f"peer:{peer}", "rooms", str(scope.get("method", "GET"))[:20], refusal.error)
+            method = str(scope.get("method", "GET"))[:20]
+            if caller is None:
+                peer = scope["client"][0] if scope["client"] else None
+                self._refusals.note(f"peer:{peer}", "rooms", method, refusal.error)
+            elif topic in self._rooms.by_topic:  # a name that is none is not written: callers have any number of them
+                place = Place(topic, caller.participant or participant_of(caller.principal))
+                self._refusals.note(caller.principal, "rooms", method, refusal.error, f"rooms.{topic}", place=place)
+            else:
+                self._refusals.note(caller.principal, "rooms", method, refusal.error)
         kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
         body = {"error": refusal.error, "message": refusal.message, "details": {}}
         await _say(send, refusal.status, body, kind, refusal.extra)
@@ -491,6 +502,13 @@ class RoomsEndpoint:
 
 class _TicketRequest(msgspec.Struct):
     topic: str
+
+
+def _maybe_topic(body: bytes | int) -> str | None:
+    try:
+        return msgspec.json.decode(b"" if isinstance(body, int) else body, type=_TicketRequest).topic
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _told(one: Any) -> Json:
@@ -585,6 +603,16 @@ _UNAUTHORISED: Final = Refusal(  # X-5.2-2
     "unauthorised",
     "a token is needed; interlock access token --for room --name NAME --topic TOPIC --participant ID makes one",
     b"www-authenticate: Bearer\r\n",
+)
+_UNKNOWN_TOKEN: Final = msgspec.structs.replace(  # which of them is not for its holder to know
+    _UNAUTHORISED,
+    message="this token is unknown, over or revoked; interlock access token --for room --name NAME --topic TOPIC"
+    " --participant ID makes another",
+)
+_BAD_TICKET: Final = msgspec.structs.replace(
+    _UNAUTHORISED,
+    message=f"this ticket is unknown, used, older than {TICKET_S:g} s, or for another room or origin;"
+    " POST /v0/ws-ticket gives another",
 )
 _REMOVED: Final = Refusal(403, "removed", REMOVED_HINT)  # X-5.1-6
 _UNKNOWN_TOPIC: Final = Refusal(
