@@ -15,8 +15,8 @@ INSTRUCTIONS_CHARS_MAX = 100_000
 EXPERIMENTAL_BYTES_MAX = 16 * 1024  # of one server; every client is told of it when it greets
 INTRODUCTION = (
     "Interlock gathers several MCP servers. A tool's name begins with the server it belongs to; "
-    "_meta['x-mcpax-capability'] says whether a tool changes anything, whether that can be undone, and how fresh what "
-    "it reads is (consistency)."
+    "its annotations say whether it changes anything and whether that can be undone, and _meta['x-mcpax-capability'], "
+    "where it has that, how fresh what it reads is (consistency)."
 )
 
 _WHATEVER_COMES: dict[str, Any] = {
