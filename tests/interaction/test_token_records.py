@@ -64,3 +64,26 @@ async def test_the_tail_names_the_participant_that_was_acted_on(node: RunningNod
     told = node.cli("audit", "tail", env={"COLUMNS": "200"}).stdout
     assert "rooms/promote rooms.garden bea" in told
     assert "rooms/disconnect rooms.garden bea" in told
+
+
+def test_a_token_for_a_room_is_made_with_its_address_and_listed_with_what_it_is_good_for(node: RunningNode) -> None:
+    words = ("access", "token", "--for", "room", "--name", "cyd", "--participant", "cyd", "--privilege", "full")
+    made = node.cli(*words, "--topic", "garden")
+    assert f"use: a WebSocket at ws://{node.host}:{node.port}/v0/ws?topic=garden with" in made.stderr
+    assert "no room has" not in made.stderr
+    (listed,) = [one for one in node.admin("/admin/tokens")["tokens"] if one["name"] == "cyd"]
+    assert listed["room"] == {"topic": "garden", "participant": "cyd", "privilege": "full"}
+    assert "room garden as cyd, full" in node.cli("access", "list", env={"COLUMNS": "200"}).stdout
+    node.admin("/admin/tokens", "POST", {"name": "dan", "for": "client"})
+    (listed,) = [one for one in node.admin("/admin/tokens")["tokens"] if one["name"] == "dan"]
+    assert "room" not in listed
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_token_for_a_room_that_is_none_is_made_and_the_room_said_to_be_missing(
+    node: RunningNode, more: tuple[str, ...]
+) -> None:
+    words = ("access", "token", "--for", "room", "--name", "eve", "--participant", "eve", "--topic", "gardn")
+    made = node.cli(*words, *more)
+    assert (made.returncode, "ilr_" in made.stdout) == (0, True)
+    assert "no room has the topic gardn so far (there is garden); interlock rooms create gardn makes it" in made.stderr

@@ -2,10 +2,18 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 TokenAudience = Literal["client", "subserver", "room", "operator"]
 TokenScope = Literal["read", "write", "admin"]
+
+
+class RoomOfToken(Struct, frozen=True, kw_only=True):
+    """What a token for a room is good for."""
+
+    topic: Annotated[str, Meta(description="The room.")]
+    participant: Annotated[str, Meta(description="Who its holder is there.")]
+    privilege: Annotated[str, Meta(description="What it may do there: full or restricted.")]
 
 
 class Token(Struct, frozen=True, kw_only=True):
@@ -20,6 +28,7 @@ class Token(Struct, frozen=True, kw_only=True):
     created_at: Annotated[str, Meta(description="When it was made.")]
     expires_at: Annotated[str | None, Meta(description="When it ends.")]
     last_used_at: Annotated[str | None, Meta(description="When it was last used.")]
+    room: Annotated[RoomOfToken | UnsetType, Meta(description="Of a token for a room.")] = UNSET
 
 
 class Tokens(Struct, frozen=True, kw_only=True):

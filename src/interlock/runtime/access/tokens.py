@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from interlock.config.plan import AccessRule
-from interlock.operator_api.access import IssuedToken, Token, Tokens
+from interlock.operator_api.access import IssuedToken, RoomOfToken, Token, Tokens
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.calls.caller import Principal, principal_for
 from interlock.runtime.trust.registrant import registrant_scope
@@ -265,6 +266,11 @@ class TokenRegistry:
             created_at=rfc3339(record.created_at),
             expires_at=rfc3339(record.expires_at) if record.expires_at is not None else None,
             last_used_at=rfc3339(record.last_used_at) if record.last_used_at is not None else None,
+            room=UNSET
+            if record.room is None
+            else RoomOfToken(
+                topic=record.room.topic, participant=record.room.participant, privilege=record.room.privilege
+            ),
         )
 
 

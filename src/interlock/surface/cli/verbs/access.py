@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.terminal.errors import BadUsage, Unreachable
+from interlock.surface.cli.terminal.errors import BadUsage, CommandFailed, Unreachable
 from interlock.surface.cli.verbs import access_anchor, access_certificate, access_key, access_passkey
 
 if TYPE_CHECKING:
-    from interlock.operator_api.access import IssuedToken
+    from interlock.operator_api.access import IssuedToken, Token
     from interlock.operator_api.requests import TokenRoom
     from interlock.surface.cli.client.offline import StoredTokens
     from interlock.surface.cli.client.operator import Answer
+
+ROOMS_NAMED = 5
 
 app = verb_app(
     "Make, list and revoke tokens, and what proves who we are.",
@@ -90,6 +92,8 @@ def token(
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
+        if room is not None:
+            _warn_of_no_room(invocation, room.topic)
         return
     from interlock.operator_api.access import IssuedToken
     from interlock.surface.cli.terminal.text import local_time
@@ -98,8 +102,9 @@ def token(
     until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
     out.line(issued.token)
     out.remark(f"{issued.audience} token {issued.name}{until}, id {issued.id}; shown this once, only its hash is kept")
-    for line in _use(issued):
-        out.remark(line)
+    out.remark(_use(issued) if room is None else _use_in_room(invocation, room.topic))
+    if room is not None:
+        _warn_of_no_room(invocation, room.topic)
 
 
 def _room(audience: str, topic: str | None, participant: str | None, privilege: str | None) -> "TokenRoom | None":
@@ -114,14 +119,39 @@ def _room(audience: str, topic: str | None, participant: str | None, privilege: 
     return TokenRoom(topic=topic, participant=participant, privilege=privilege or "restricted")
 
 
-def _use(issued: "IssuedToken") -> list[str]:
-    if issued.audience == "room":
-        return ["use: GET /v0/ws?topic=TOPIC as a WebSocket, with the header Authorization: Bearer …"]
+def _use(issued: "IssuedToken") -> str:
     if issued.audience == "operator":
-        return ["use: INTERLOCK_TOKEN=… interlock status --url OPERATOR_URL"]
+        return "use: INTERLOCK_TOKEN=… interlock status --url OPERATOR_URL"
     if issued.audience == "subserver":
-        return ['use: Subserver("SEGMENT", parents=["wss://HOST/ax"], token="…"), or secret in [[ax.parents]]']
-    return ['use: claude mcp add --transport http interlock URL --header "Authorization: Bearer …"']
+        return 'use: Subserver("SEGMENT", parents=["wss://HOST/ax"], token="…"), or secret in [[ax.parents]]'
+    return 'use: claude mcp add --transport http interlock URL --header "Authorization: Bearer …"'
+
+
+def _use_in_room(invocation: Invocation, topic: str) -> str:
+    from interlock.operator_api.status import Status
+
+    try:
+        url = invocation.node.get("status").as_(Status).node.url
+    except CommandFailed:  # the token is made and shown: the address is only a help
+        url = ""
+    address = url.replace("http", "ws", 1).rstrip("/")
+    return f"use: a WebSocket at {address}/v0/ws?topic={topic} with the header Authorization: Bearer …"
+
+
+def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
+    """The token is good all the same: a room may be made after it."""
+    from interlock.operator_api.rooms import Rooms
+
+    try:
+        rooms = invocation.node.get("rooms").as_(Rooms).rooms
+    except CommandFailed:
+        return
+    topics = [room.topic for room in rooms]
+    if topic not in topics:
+        known = f"there is {', '.join(topics[:ROOMS_NAMED])}" if topics else "there is none yet"
+        invocation.out.remark(
+            f"no room has the topic {topic} so far ({known}); interlock rooms create {topic} makes it"
+        )
 
 
 @verb(
@@ -165,7 +195,7 @@ def _draw(invocation: Invocation, answer: "Answer") -> None:
     rows += [
         [
             Text(one_line(token.name), style="bold"),
-            Text(token.audience),
+            Text(one_line(_audience(token))),
             Text(token.scope or "-"),
             day(token.created_at),
             day(token.expires_at),
@@ -174,7 +204,12 @@ def _draw(invocation: Invocation, answer: "Answer") -> None:
         ]
         for token in tokens
     ]
-    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 6: 8}))
+    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 6: 8, 1: 12}))
+
+
+def _audience(token: "Token") -> str:
+    room = token.room
+    return f"room {room.topic} as {room.participant}, {room.privilege}" if room else token.audience
 
 
 @verb(
