@@ -1,7 +1,8 @@
-"""Tokens that are made and revoked at a running node are on record, and `audit tail` says which and for whom."""
+"""Tokens and secrets that are made and taken away are on record, and `audit tail` says which and for whom."""
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,3 +88,29 @@ def test_a_token_for_a_room_that_is_none_is_made_and_the_room_said_to_be_missing
     made = node.cli(*words, *more)
     assert (made.returncode, "ilr_" in made.stdout) == (0, True)
     assert "no room has the topic gardn so far (there is garden); interlock rooms create gardn makes it" in made.stderr
+
+
+def test_a_secret_is_on_record_when_it_is_kept_and_when_it_is_removed(node: RunningNode) -> None:
+    def records() -> list[dict[str, Any]]:
+        return [one for one in node.admin("/admin/audit?limit=1000")["records"] if one.get("secret_name") == "api-key"]
+
+    for body in ({}, {"unless_kept": True}):  # the second is kept already, and no change
+        node.admin("/admin/secrets", "POST", {"name": "api-key", "value": "hush-hush", **body})
+    assert node.admin("/admin/secrets/secret/api-key", "DELETE")["removed"]["name"] == "api-key"
+    assert [(one["method"], one["outcome"], one["who"], one["secret_kind"]) for one in records()] == [
+        ("secrets/set", "kept", "local", "secret"),
+        ("secrets/remove", "removed", "local", "secret"),
+    ]
+    assert "hush-hush" not in json.dumps(records())
+    assert "secrets/remove api-key" in node.cli("audit", "tail", env={"COLUMNS": "200"}).stdout
+
+
+def test_a_secret_that_is_kept_without_a_node_is_on_record_too(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}) as node:
+        pass
+    assert node.cli("secrets", "set", "api-key", input="hush\n").returncode == 0
+    assert node.cli("secrets", "remove", "api-key").returncode == 0
+    told = [json.loads(line) for line in node.cli("audit", "export").stdout.splitlines()]
+    methods = [one["record"]["method"] if "record" in one else one["method"] for one in told]
+    assert methods[-2:] == ["secrets/set", "secrets/remove"]
+    assert node.cli("audit", "verify").returncode == 0

@@ -182,18 +182,18 @@ class FakeSecrets:
         kept = [{"kind": kind, "name": name} for kind, name in self._data.kept]
         return msgspec.convert({"secrets": kept}, Secrets)
 
-    async def set(self, name: str, value: str) -> StoredSecret:
+    async def set(self, name: str, value: str, by: str) -> StoredSecret:
         if name == "bad":
             raise Refused("bad_secret_name", "no")
         self._data.kept[("secret", name)] = value
         return StoredSecret(name=name, restarted=("notes",))
 
-    async def keep(self, name: str, value: str) -> StoredSecret:
+    async def keep(self, name: str, value: str, by: str) -> StoredSecret:
         new = ("secret", name) not in self._data.kept
         same = self._data.kept.setdefault(("secret", name), value) == value
         return StoredSecret(name=name, state="new" if new else "same" if same else "differs", restarted=())
 
-    async def remove(self, kind: str, name: str) -> RemovedSecret:
+    async def remove(self, kind: str, name: str, by: str) -> RemovedSecret:
         if self._data.kept.pop((kind, name), None) is None:
             raise NotFound("secret", name, [known for _, known in self._data.kept])
         return msgspec.convert({"removed": {"kind": kind, "name": name}}, RemovedSecret)

@@ -28,6 +28,8 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
     privilege: Annotated[str | None, Meta(description="What a token lets its participant do: full or restricted.")] = (
         None
     )
+    secret_kind: Annotated[str | None, Meta(description="What was kept or removed: secret, token or client.")] = None
+    secret_name: Annotated[str | None, Meta(description="Its name; never its value.")] = None
     token_id: Annotated[str | None, Meta(description="The id of the token that was made or revoked.")] = None
     token_name: Annotated[str | None, Meta(description="Its name.")] = None
     token_for: Annotated[

@@ -126,7 +126,9 @@ def make_operations(
         node=node_operations,
         passkeys=approvals.passkeys,
         rooms=RoomOperations(rooms.rooms, stores.audit, stores.recorder, stores.clock),
-        secrets=SecretOperations(links.credentials, calls.keepers, links.servers.own, drivers.drivers),
+        secrets=SecretOperations(
+            links.credentials, calls.keepers, links.servers.own, drivers.drivers, stores.recorder, stores.clock
+        ),
         tokens=TokenOperations(stores.tokens, dismiss, stores.recorder, stores.clock),
         tools=ToolOperations(
             calls.catalog,

@@ -1,9 +1,13 @@
-"""Stored secrets: set, kept and removed by an operator, never shown."""
+"""Stored secrets: set, kept and removed by an operator, with a record of each; never shown."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
+from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.credentials.secret_records import secret_line
 from interlock.runtime.credentials.service import BadSecretName, CredentialService, referenced_secrets
 from interlock.runtime.drivers.registry.service import Drivers
 from interlock.runtime.links.server_link import ServerLink
@@ -14,8 +18,16 @@ from interlock.store.sqlite.secrets import Kind
 
 class SecretOperations:
     def __init__(
-        self, credentials: CredentialService, keepers: Keepers, own: Mapping[str, OwnLinks], drivers: Drivers
+        self,
+        credentials: CredentialService,
+        keepers: Keepers,
+        own: Mapping[str, OwnLinks],
+        drivers: Drivers,
+        recorder: Recorder,
+        clock: Clock,
     ) -> None:
+        self._recorder = recorder
+        self._clock = clock
         self._credentials = credentials
         self._keepers = keepers
         self._own = own
@@ -25,31 +37,38 @@ class SecretOperations:
         names = await self._credentials.secret_names()
         return Secrets(secrets=tuple(Secret(kind=kind, name=name) for kind, name in names))
 
-    async def set(self, name: str, value: str) -> StoredSecret:
-        """Servers that name it are started or dialled anew with it. May raise Refused."""
+    async def set(self, name: str, value: str, by: str) -> StoredSecret:
+        """Servers that name it are started or dialled anew with it. Raises Refused, StoreError."""
         try:
             await self._credentials.set_secret(name, value)
         except BadSecretName as error:
             raise Refused("bad_secret_name", str(error)) from None
+        await self._record("set", "secret", name, by)
         return StoredSecret(name=name, restarted=await self._restart_users_of(name))
 
-    async def keep(self, name: str, value: str) -> StoredSecret:
-        """Unless one is kept already; `state` says new, same or differs. May raise Refused."""
+    async def keep(self, name: str, value: str, by: str) -> StoredSecret:
+        """Unless one is kept already; `state` says new, same or differs. Raises Refused, StoreError."""
         try:
             state = await self._credentials.keep_secret(name, value)
         except BadSecretName as error:
             raise Refused("bad_secret_name", str(error)) from None
+        if state == "new":
+            await self._record("set", "secret", name, by)
         restarted = await self._restart_users_of(name) if state == "new" else ()
         return StoredSecret(name=name, state=state, restarted=restarted)
 
-    async def remove(self, kind: Kind, name: str) -> RemovedSecret:
-        """Raises NotFound."""
+    async def remove(self, kind: Kind, name: str, by: str) -> RemovedSecret:
+        """Raises NotFound, StoreError."""
         if not await self._credentials.remove_secret(kind, name):
             known = [known for _, known in await self._credentials.secret_names()]
             raise NotFound("secret", name, known)
         if kind == "token":
-            await self._forget_token(name)
+            await self._forget_token(name)  # first: also where the log cannot be written
+        await self._record("remove", kind, name, by)
         return RemovedSecret(removed=Secret(kind=kind, name=name))
+
+    async def _record(self, event: Literal["set", "remove"], kind: Kind, name: str, by: str) -> None:
+        await self._recorder.append_now(secret_line(event, kind, name, by, self._clock.wall()))
 
     async def _forget_token(self, name: str) -> None:
         """A stored token was removed: it is not used from memory either."""

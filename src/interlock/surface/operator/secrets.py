@@ -16,14 +16,15 @@ async def list_secrets(exchange: OperatorExchange[None]) -> Secrets:
 
 async def set_secret(exchange: OperatorExchange[SetSecret]) -> StoredSecret:
     wanted, secrets = exchange.body, exchange.operations.secrets
-    return await (secrets.keep if wanted.unless_kept else secrets.set)(wanted.name, wanted.value)
+    put = secrets.keep if wanted.unless_kept else secrets.set
+    return await put(wanted.name, wanted.value, exchange.principal)
 
 
 async def remove_secret(exchange: OperatorExchange[None]) -> RemovedSecret:
     kind = next((known for known in get_args(SecretKind) if known == exchange.path("kind")), None)
     if kind is None:
         raise HTTPException(404)
-    return await exchange.operations.secrets.remove(kind, exchange.path("name"))
+    return await exchange.operations.secrets.remove(kind, exchange.path("name"), exchange.principal)
 
 
 ENDPOINTS = (

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -9,9 +10,10 @@ from interlock.config.plan import Plan
 from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
 from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.credentials.secret_records import secret_line
 from interlock.runtime.credentials.service import BadSecretName, CredentialService
 from interlock.store.sqlite.secrets import Kind
-from interlock.surface.cli.client.offline import run_stored
+from interlock.surface.cli.client.offline import LOCAL, record_stored, run_stored
 from interlock.surface.cli.client.operator import Answer
 from interlock.surface.cli.terminal.errors import Refused
 
@@ -30,6 +32,7 @@ class StoredSecrets:
     def set(self, name: str, value: str) -> Answer:
         async def keep(service: CredentialService) -> StoredSecret:
             await service.set_secret(name, value)
+            await self._record("set", "secret", name)
             return StoredSecret(name=name, restarted=())
 
         try:
@@ -39,7 +42,10 @@ class StoredSecrets:
 
     def keep(self, name: str, value: str) -> Answer:
         async def keep(service: CredentialService) -> StoredSecret:
-            return StoredSecret(name=name, state=await service.keep_secret(name, value), restarted=())
+            state = await service.keep_secret(name, value)
+            if state == "new":
+                await self._record("set", "secret", name)
+            return StoredSecret(name=name, state=state, restarted=())
 
         try:
             return self._with_service(keep)
@@ -50,9 +56,14 @@ class StoredSecrets:
         async def remove(service: CredentialService) -> RemovedSecret:
             if not await service.remove_secret(kind, name):
                 raise Refused("not_found", f"there is no {kind} {name}", hint="interlock secrets list shows them")
+            await self._record("remove", kind, name)
             return RemovedSecret(removed=Secret(kind=kind, name=name))
 
         return self._with_service(remove)
+
+    async def _record(self, event: Literal["set", "remove"], kind: Kind, name: str) -> None:
+        line = secret_line(event, kind, name, LOCAL, SystemClock().wall())
+        await record_stored(self._plan, self._folder, [line])
 
     def _with_service(self, job: Callable[[CredentialService], Awaitable[object]]) -> Answer:
         async def with_service() -> Answer:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FOLLOW_S = 0.5
 CALL = "tools/call"  # of every other method, its name is shown too
 PAGE = 1000
+_DONE = frozenset(("ok", "approved", "enrolled", "kept", "made", "removed", "revoked", "used"))
 
 app = verb_app(
     "Watch, prove and export the record of every call.",
@@ -111,7 +112,7 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
     for times, record in repeats(records, lambda one: (one.who, *_told(one))):
         what, outcome = _told(record)
         what += f" (×{times})" if times > 1 else ""
-        good = record.outcome == "ok"
+        good = record.outcome in _DONE
         rows.append(
             [
                 Text(local_time(record.at, "%H:%M:%S"), style="dim"),
@@ -201,7 +202,7 @@ def _told(record: "AuditRecord") -> tuple[str, str]:
         words += [record.token_name, f"for {record.token_for}"]
         words += [f"{record.room} as {record.participant}, {record.privilege}"] if record.room else []
     else:
-        words.append(record.participant)
+        words += [record.secret_name, record.participant]
     what = " ".join(word for word in words if word)
     remarks = [f"signed with key {record.anchor}"] if record.anchor else []
     remarks += [record.reason] if record.reason else []
