@@ -176,10 +176,10 @@ def test_a_first_call_counts_from_the_clone(seconds: list[float], kept: bool | N
     assert ("29.0" in markdown(made) or "29 s" in markdown(made)) is (kept is True)
 
 
-def fanned(rate: float, each_kb: float, slowest: float, deaf_ms: float) -> RoomFigures:
+def fanned(rate: float, each_kb: float, busy_us: float, deaf_ms: float) -> RoomFigures:
     ours = Round(per_second=rate, cpu_us=5.0, p50_us=4000.0, p99_us=9000.0)
     theirs = Round(per_second=100.0, cpu_us=5.0, p50_us=100.0, p99_us=900.0)
-    beside = Beside(quiet_p50=[100.0], busy_p50=[149.0], quiet_p99=[900.0], busy_p99=[slowest])
+    beside = Beside(quiet_p50=[100.0], busy_p50=[busy_us], quiet_p99=[900.0], busy_p99=[990.0])
     shape = Fanned(rooms=1, participants=1000, node=[ours], bare=[theirs], each_kb=each_kb)
     return RoomFigures(shapes=[shape], beside=beside, deaf_p99_ms=[12.0, deaf_ms])
 
@@ -187,9 +187,9 @@ def fanned(rate: float, each_kb: float, slowest: float, deaf_ms: float) -> RoomF
 @pytest.mark.parametrize(
     ("figures", "kept"),
     [
-        (fanned(50.0, 60.0, 1350.0, 100.0), [True, True, True, True, True]),
-        (fanned(49.0, 61.0, 1351.0, 100.1), [False, False, False, True, False]),
-        (RoomFigures(shapes=[Fanned(rooms=1, participants=1000)], beside=Beside()), [None] * 5),
+        (fanned(50.0, 60.0, 150.0, 100.0), [True] * 4),
+        (fanned(49.0, 61.0, 151.0, 100.1), [False] * 4),
+        (RoomFigures(shapes=[Fanned(rooms=1, participants=1000)], beside=Beside()), [None] * 4),
     ],
     ids=["at the limit", "beyond it", "not measured"],
 )

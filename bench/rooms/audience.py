@@ -6,13 +6,12 @@ The job comes on the first line of stdin. Every further line is a command, answe
 
     join                   everybody connects, and is welcomed
     pump COUNT AHEAD       the speaker of each room sends COUNT messages, AHEAD of them unheard by itself at a time
-    pace PER_SECOND        one room's speaker sends so many a second, until `rest`; from then on this process works
-                           only while the load generator beside it rests
+    pace PER_SECOND        one room's speaker sends so many a second, until `rest`; what the others hear waits in their
+                           sockets until then: the work of participants is that of other machines
     rest
 """
 
 import asyncio
-import os
 import sys
 import time
 import uuid
@@ -104,6 +103,20 @@ class Room:
         speaker = self.listeners[0].pipe
         assert speaker is not None and speaker.send(message.encode())
 
+    def hold(self) -> None:
+        for listener in self.listeners[1:]:
+            assert listener.pipe is not None
+            listener.pipe.pause_reading()
+
+    async def catch_up(self) -> None:
+        """Until everyone has heard what was sent."""
+        for listener in self.listeners[1:]:
+            assert listener.pipe is not None
+            listener.pipe.resume_reading()
+        self.wanted = self.sent * len(self.listeners)
+        if self.heard < self.wanted:
+            await asyncio.wait_for(self.done.wait(), JOIN_S)
+
     def begin(self, count: int, ahead: int) -> None:
         self.heard = self.own = self.sent = 0
         self.count, self.ahead, self.wanted = count, ahead, count * len(self.listeners)
@@ -153,10 +166,11 @@ async def main(job: Job) -> None:
         elif command == "pump":
             heard = await pump(rooms, int(more[0]), int(more[1]))
         elif command == "pace":
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # participants are other people's machines
+            rooms[0].hold()
             pacing = loop.create_task(pace(rooms[0], float(more[0])))
         elif command == "rest" and pacing is not None:
             pacing.cancel()
+            await rooms[0].catch_up()
             heard.deliveries = rooms[0].heard
         heard.seconds = heard.seconds or time.monotonic() - began
         print(msgspec.json.encode(heard).decode(), flush=True)

@@ -41,7 +41,7 @@ DEAF_PARTICIPANTS = 10  # and one more, who reads nothing
 DEAF_MESSAGES = 5_000  # X-5.2-6
 DEAF_PAD = 2_000  # so that they are more than the machine keeps for one who does not read
 DEAF_P99_MS_MAX = 100.0  # X-5.2-6
-BESIDE_MAX = 1.5  # p50 and p99 of tools/call beside a busy room, of those without
+BESIDE_MAX = 1.5  # p50 of tools/call beside a busy room, of that without
 ROOMS = """
 [rooms]
 max_participants = 10000
