@@ -54,7 +54,7 @@ async def test_a_ticket_is_good_for_thirty_seconds() -> None:
 
     endpoint._join = settled  # type: ignore[method-assign, assignment]
     for late, passes in ((0.0, True), (30.0, True), (30.1, False)):
-        made = await endpoint._issue_ticket({"headers": []}, b'{"topic":"pair"}', caller)
+        made = await endpoint._issue_ticket({"headers": []}, "pair", caller)
         assert isinstance(made, dict)
         clock.pass_(late)
         assert (endpoint._take_ticket(made["ticket"], "pair", None) is caller) is passes
@@ -88,7 +88,7 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
             caller = RoomCaller(principal=f"room:{name}", topic="pair", participant=name, privilege=Privilege.FULL)
             await endpoint._socket(scope, send, caller, {"topic": "pair"})
 
-        endpoint._refusals = type("Notes", (), {"note": lambda *_: None})()
+        endpoint._refusals = type("Notes", (), {"note": lambda *_, **__: None})()
         coming = [asyncio.create_task(come(name)) for name in ("a", "b", "a", "c")]
         async with asyncio.timeout(5):
             for _ in range(100):  # until three wait in their accept, and one is refused

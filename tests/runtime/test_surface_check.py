@@ -382,7 +382,7 @@ async def test_an_entry_without_schemas_hides_nothing(bound: Bound) -> None:
 
 
 async def test_a_hostile_list_is_checked_within_a_bound(bound: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.runtime.catalog.routes.LIST_STEPS_MAX", 5_000)
+    monkeypatch.setattr("interlock.runtime.catalog.link_items.LIST_STEPS_MAX", 5_000)
     names = [f"name_{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(30)]
     bound.names.entries = {name: msgspec.structs.replace(entry(revision()), surface_name=name) for name in names}
     bomb = {

@@ -94,6 +94,7 @@ ELSEWHERE = {
     "serve --stdio": "tests/surface/test_cli_serve.py",
     "rooms create": "tests/interaction/rooms/test_room_gateway.py",
     "rooms demote": "tests/interaction/rooms/test_room_gateway.py",
+    "rooms promote --topic": "tests/interaction/rooms/test_room_persistence.py",
     "access token --for --name --participant --topic": "tests/interaction/rooms",
     "access token --for --name --participant --privilege --topic": "tests/interaction/rooms",
     "access certificate --renew": "tests/interaction/ax/test_client_certificates.py",
